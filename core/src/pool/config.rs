@@ -1,0 +1,220 @@
+//! What a pool is made of: entry kinds, policies, thresholds, presets; and what is refused at creation.
+
+use crate::error::{Error, Result, Status};
+
+/// A size in bytes.
+pub type MemorySize = u64;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Page size of the *cuda* entry kind, as the driver's own pool: 32 MiB.
+pub const CUDA_PAGE: u64 = 32 * MIB;
+
+/// One entry of a pool. Sizes are bytes, rounded up to the device's alignment at creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryPoolConfig {
+    /// A page per allocation; a free page may serve a smaller request.
+    Exclusive {
+        /// Largest request this entry accepts; 0 makes an entry for zero-sized requests only.
+        max_alloc_size: MemorySize,
+        /// A page unused for this many of the pool's allocations goes back; `None`: never.
+        dealloc_period: Option<u64>,
+    },
+    /// A page per allocation, reused by exact (rounded) size.
+    Direct {
+        /// Reserved bytes of this entry above which free pages go back. A watermark, not a budget.
+        reclaim_at: Option<MemorySize>,
+    },
+    /// Blocks carved from pages, split and merged.
+    Sliced {
+        /// Size of each page.
+        page_size: MemorySize,
+        /// Largest request this entry accepts; defaults to `page_size`.
+        max_slice_size: Option<MemorySize>,
+        /// Hard cap on this entry's reserved bytes.
+        max_pool_size: Option<MemorySize>,
+        /// A page unused for this many of the pool's allocations goes back; `None`: never.
+        dealloc_period: Option<u64>,
+    },
+    /// Acts as the CUDA driver's own pool does: 32 MiB pages, larger requests get a page of their own.
+    Cuda {
+        /// Cap on reserved bytes, rounded up to 32 MiB; `None`: no cap.
+        max_pool_size: Option<MemorySize>,
+    },
+}
+
+/// A named choice of entries and thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Preset {
+    /// The default: a ladder of sliced entries with an exclusive tail.
+    SubSlices = 0,
+    /// Size buckets of exclusive pages.
+    ExclusivePages = 1,
+    /// Acts as the driver's own pool: release threshold 0.
+    Cuda = 2,
+}
+
+/// Everything a pool is created from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Tried in order.
+    pub entries: Vec<MemoryPoolConfig>,
+    /// Policy 1: reuse what precedes by events and other dependencies (attribute 1).
+    pub follow_event_dependencies: bool,
+    /// Policy 2: reuse what has executed already (attribute 2).
+    pub allow_opportunistic: bool,
+    /// Policy 3: make the stream wait when nothing else serves (attribute 3).
+    pub allow_internal_dependencies: bool,
+    /// Reserved bytes above which a synchronise gives pages back (attribute 4); `u64::MAX`: never.
+    pub release_threshold: u64,
+    /// Synchronise the device before an allocation fails.
+    pub sync_on_oom: bool,
+    /// The preset this came from, if any.
+    pub preset: Option<Preset>,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self::preset(Preset::SubSlices)
+    }
+}
+
+impl PoolConfig {
+    /// A pool of these entries: all policies on, nothing released at a synchronise.
+    pub fn with_entries(entries: Vec<MemoryPoolConfig>) -> Self {
+        PoolConfig {
+            entries,
+            follow_event_dependencies: true,
+            allow_opportunistic: true,
+            allow_internal_dependencies: true,
+            release_threshold: u64::MAX,
+            sync_on_oom: false,
+            preset: None,
+        }
+    }
+
+    /// The entries and thresholds of a preset.
+    pub fn preset(preset: Preset) -> Self {
+        let sliced = |page_size, max_slice_size| MemoryPoolConfig::Sliced {
+            page_size,
+            max_slice_size: Some(max_slice_size),
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let exclusive =
+            |max_alloc_size| MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period: None };
+        let entries = match preset {
+            Preset::SubSlices => vec![
+                sliced(2 * MIB, 128 * KIB),
+                sliced(32 * MIB, 4 * MIB),
+                sliced(256 * MIB, 64 * MIB),
+                exclusive(u64::MAX),
+            ],
+            Preset::ExclusivePages => {
+                let mut entries: Vec<_> = (0..8).map(|i| exclusive((2 * MIB) << (2 * i))).collect();
+                debug_assert!((2 * MIB) << 14 == 32 * GIB);
+                entries.push(exclusive(u64::MAX));
+                entries
+            }
+            Preset::Cuda => vec![MemoryPoolConfig::Cuda { max_pool_size: None }],
+        };
+        PoolConfig {
+            release_threshold: if preset == Preset::Cuda { 0 } else { u64::MAX },
+            preset: Some(preset),
+            ..Self::with_entries(entries)
+        }
+    }
+
+    /// Checks the entries against a device's `alignment` and `granularity`; returns them with every size rounded up.
+    ///
+    /// Errors: [`Status::InvalidConfig`]; the message names the entry by index and the field.
+    pub fn validate(&self, alignment: u64, granularity: u64) -> Result<Vec<MemoryPoolConfig>> {
+        if self.entries.is_empty() {
+            return Err(Error::new(Status::InvalidConfig, "entries: a pool needs at least one entry"));
+        }
+        if self.entries.len() > MAX_ENTRIES {
+            return Err(Error::new(
+                Status::InvalidConfig,
+                format_args!("entries: at most {MAX_ENTRIES} entries, got {}", self.entries.len()),
+            ));
+        }
+        self.entries
+            .iter()
+            .enumerate()
+            .map(|(index, entry)| entry.validate(index, alignment, granularity))
+            .collect()
+    }
+}
+
+/// The most entries a pool may have.
+pub const MAX_ENTRIES: usize = 32;
+
+impl MemoryPoolConfig {
+    fn validate(&self, index: usize, alignment: u64, granularity: u64) -> Result<Self> {
+        let refuse = |field: &str, why: &str| {
+            Err(Error::new(Status::InvalidConfig, format_args!("entries[{index}].{field}: {why}")))
+        };
+        // u64::MAX means "any size" for an acceptance bound; it need not round.
+        let round = |field: &str, value: u64, unit: u64| match value.checked_next_multiple_of(unit) {
+            Some(rounded) => Ok(rounded),
+            None => refuse(field, "overflows when rounded up").map(|_: Self| 0),
+        };
+        match *self {
+            MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period } => {
+                let max_alloc_size = match max_alloc_size {
+                    u64::MAX => u64::MAX,
+                    size => {
+                        round("max_alloc_size", size, granularity)?;
+                        round("max_alloc_size", size, alignment)?
+                    }
+                };
+                Ok(MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period })
+            }
+            MemoryPoolConfig::Direct { reclaim_at } => Ok(MemoryPoolConfig::Direct { reclaim_at }),
+            MemoryPoolConfig::Sliced { page_size, max_slice_size, max_pool_size, dealloc_period } => {
+                if page_size == 0 {
+                    return refuse("page_size", "must not be 0");
+                }
+                if max_slice_size == Some(0) {
+                    return refuse("max_slice_size", "must not be 0");
+                }
+                if max_pool_size == Some(0) {
+                    return refuse("max_pool_size", "must not be 0");
+                }
+                let page = round("page_size", page_size, alignment)?;
+                if page > MAX_PAGE {
+                    return refuse("page_size", "is above 2^47 bytes");
+                }
+                let slice = round("max_slice_size", max_slice_size.unwrap_or(page), alignment)?;
+                if slice > page {
+                    return refuse("max_slice_size", "is larger than page_size");
+                }
+                if max_pool_size.is_some_and(|cap| cap < page) {
+                    return refuse("max_pool_size", "is smaller than page_size");
+                }
+                Ok(MemoryPoolConfig::Sliced {
+                    page_size: page,
+                    max_slice_size: Some(slice),
+                    max_pool_size,
+                    dealloc_period,
+                })
+            }
+            MemoryPoolConfig::Cuda { max_pool_size } => {
+                if max_pool_size == Some(0) {
+                    return refuse("max_pool_size", "must not be 0");
+                }
+                let max_pool_size = match max_pool_size {
+                    Some(cap) => Some(round("max_pool_size", cap, CUDA_PAGE)?),
+                    None => None,
+                };
+                Ok(MemoryPoolConfig::Cuda { max_pool_size })
+            }
+        }
+    }
+}
+
+/// The largest page and the largest `need`: 2^47 bytes.
+pub const MAX_PAGE: u64 = 1 << 47;
