@@ -1,0 +1,84 @@
+//! Notes: the caller did it, past the library, and tells. A note is a contract: what it says must be so.
+//!
+//! On the model device nothing but the library runs streams and holds events, so what a note tells has not happened until
+//! the note: there each does what it names.
+
+use crate::boundary::call;
+use crate::handle::{Handle, per_thread, smp_device, smp_event, smp_stream};
+use crate::status::smp_status;
+use smp_core::{device, event, stream};
+
+/// Notes that the caller has recorded the event on the stream. On the model device: smp_event_record.
+///
+/// `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_event_record(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
+    call(|| event::record(device.id(), event.id(), stream.id()).map(drop))
+}
+
+/// smp_note_event_record as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_event_record_ptsz(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
+    call(|| event::record(device.id(), event.id(), per_thread(stream).id()).map(drop))
+}
+
+/// Notes that the caller has made the stream wait for the event. On the model device: smp_stream_wait_event.
+///
+/// `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_stream_wait(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
+    call(|| stream::wait_event(device.id(), stream.id(), event.id()))
+}
+
+/// smp_note_stream_wait as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_stream_wait_ptsz(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
+    call(|| stream::wait_event(device.id(), per_thread(stream).id(), event.id()))
+}
+
+/// Notes that the caller has synchronised with the event. On the model device: smp_event_synchronize.
+///
+/// `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_event_synchronized(device: smp_device, event: smp_event) -> smp_status {
+    call(|| {
+        device::info(device.id())?;
+        event::synchronize(event.id())
+    })
+}
+
+/// Notes that the caller has synchronised with the stream. On the model device: smp_stream_synchronize.
+///
+/// `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_stream_synchronized(device: smp_device, stream: smp_stream) -> smp_status {
+    call(|| stream::synchronize(device.id(), stream.id()))
+}
+
+/// smp_note_stream_synchronized as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_stream_synchronized_ptsz(device: smp_device, stream: smp_stream) -> smp_status {
+    call(|| stream::synchronize(device.id(), per_thread(stream).id()))
+}
+
+/// Notes that the caller has synchronised the device or its context. On the model device: smp_device_synchronize.
+///
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_device_synchronized(device: smp_device) -> smp_status {
+    call(|| device::synchronize(device.id()))
+}
+
+/// Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
+///
+/// `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_note_event_destroyed(device: smp_device, event: smp_event) -> smp_status {
+    call(|| {
+        device::info(device.id())?;
+        event::destroy(event.id())
+    })
+}
