@@ -1,0 +1,734 @@
+/* Pools: each entry kind and each option, by the placement rules.
+ *
+ * Addresses are counted from BASE, where the model device puts its first page; pages follow one another at multiples of
+ * the 2 MiB granularity; blocks are multiples of 512 bytes. "Eager" scenes run work at submission; "lazy" ones keep it
+ * pending.
+ */
+#include "support.h"
+
+struct scene {
+    smp_device device;
+    smp_pool pool;
+    smp_stream s1, s2;
+};
+
+static struct scene scene_on(smp_device device, const char *spec)
+{
+    struct scene t;
+    t.device = device;
+    t.pool = pool_of(device, spec);
+    t.s1 = new_stream(device);
+    t.s2 = new_stream(device);
+    return t;
+}
+
+static struct scene lazy(const char *spec)
+{
+    return scene_on(lazy_device(), spec);
+}
+
+static struct scene eager(const char *spec)
+{
+    return scene_on(eager_device(), spec);
+}
+
+static void scene_end(struct scene *t)
+{
+    must(smp_pool_destroy(t->pool));
+    must(smp_device_close(t->device));
+}
+
+static smp_status try_alloc(struct scene *t, uint64_t size)
+{
+    smp_allocation a = NULL;
+    return smp_alloc_async(t->pool, size, t->s1, &a);
+}
+
+/* ---- Exclusive ------------------------------------------------------------------------------------------------- */
+
+static void an_exclusive_block_is_its_whole_page(void)
+{
+    struct scene t = lazy("exclusive()");
+    smp_allocation a = alloc_on(t.pool, 1000, t.s1);
+    smp_allocation b = alloc_on(t.pool, 2 * MIB + 1, t.s1);
+    CHECK_EQ(block_size(a), 2 * MIB);
+    CHECK_EQ(requested(a), 1000);
+    CHECK_EQ(block_size(b), 4 * MIB);
+    CHECK_EQ(address(b), BASE + 2 * MIB);
+    CHECK_EQ(pool_stats(t.pool).used, 6 * MIB);
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    CHECK_EQ(pool_stats(t.pool).requested, 1000 + 2 * MIB + 1);
+    CHECK_EQ(pool_stats(t.pool).padding, 6 * MIB - (1000 + 2 * MIB + 1));
+    scene_end(&t);
+}
+
+static void an_exclusive_page_may_serve_a_smaller_request_and_the_smallest_that_fits_is_taken(void)
+{
+    struct scene t = lazy("exclusive()");
+    smp_allocation big = alloc_on(t.pool, 4 * MIB, t.s1); /* the lower address */
+    smp_allocation small = alloc_on(t.pool, 2 * MIB, t.s1), again;
+    free_on(big, t.s1);
+    free_on(small, t.s1);
+    again = alloc_on(t.pool, 1, t.s1);
+    CHECK_EQ(address(again), BASE + 4 * MIB);
+    again = alloc_on(t.pool, 1, t.s1);
+    CHECK_EQ(address(again), BASE);
+    CHECK_EQ(block_size(again), 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).pages, 2);
+    scene_end(&t);
+}
+
+static void an_exclusive_page_too_small_is_not_used(void)
+{
+    struct scene t = lazy("exclusive()");
+    free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1);
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB + 1, t.s1)), BASE + 2 * MIB);
+    scene_end(&t);
+}
+
+static void max_alloc_size_is_judged_on_the_request_against_the_rounded_bound(void)
+{
+    struct scene t = lazy("exclusive(max_alloc_size=1000)");
+    CHECK_STATUS(try_alloc(&t, 1000), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 1024), SMP_SUCCESS); /* 1000 was rounded up to 1024 at creation */
+    CHECK_STATUS(try_alloc(&t, 1025), SMP_ERROR_SIZE_NOT_ACCEPTED);
+    scene_end(&t);
+}
+
+static void an_exclusive_entry_of_zero_serves_zero_sized_requests_only(void)
+{
+    struct scene t = lazy("exclusive(max_alloc_size=0); sliced(page_size=2MiB)");
+    smp_allocation zero = alloc_on(t.pool, 0, t.s1), one = alloc_on(t.pool, 1, t.s1);
+    CHECK_EQ(entry_of(zero), 0);
+    CHECK_EQ(entry_of(one), 1);
+    CHECK_EQ(requested(zero), 0);
+    CHECK(smp_allocation_ptr(zero) != NULL);
+    scene_end(&t);
+    t = lazy("exclusive(max_alloc_size=0)");
+    CHECK_STATUS(try_alloc(&t, 0), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 1), SMP_ERROR_SIZE_NOT_ACCEPTED);
+    scene_end(&t);
+}
+
+static void exclusive_pages_unused_for_a_whole_dealloc_period_go_back(void)
+{
+    struct scene t = eager("exclusive(dealloc_period=2)");
+    free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1); /* allocation 1; free since 1 */
+    alloc_on(t.pool, 4 * MIB, t.s1);                /* sweep at 1: age 0 */
+    alloc_on(t.pool, 4 * MIB, t.s1);                /* sweep at 2: age 1 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 10 * MIB);
+    alloc_on(t.pool, 4 * MIB, t.s1); /* sweep at 3: age 2: the 2 MiB page goes before the new one comes */
+    CHECK_EQ(pool_stats(t.pool).reserved, 12 * MIB);
+    CHECK_EQ(pool_stats(t.pool).reserved_high, 12 * MIB);
+    CHECK_EQ(pool_stats(t.pool).page_frees, 1);
+    scene_end(&t);
+}
+
+static void without_a_dealloc_period_nothing_goes_back_by_itself(void)
+{
+    struct scene t = eager("exclusive()");
+    int i;
+    free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1);
+    for (i = 0; i < 20; ++i)
+        alloc_on(t.pool, 4 * MIB, t.s1);
+    sync(t.device, t.s1);
+    CHECK_EQ(pool_stats(t.pool).page_frees, 0);
+    CHECK_EQ(pool_stats(t.pool).reserved, 82 * MIB);
+    scene_end(&t);
+}
+
+static void dealloc_period_is_looked_at_by_trim_and_synchronise_whatever_keep_and_threshold_say(void)
+{
+    struct scene t = eager("exclusive(dealloc_period=1)");
+    smp_allocation live;
+    free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1); /* free since 1 */
+    live = alloc_on(t.pool, 4 * MIB, t.s1);         /* sweep at 1: age 0 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    must(smp_pool_trim_to(t.pool, UINT64_MAX)); /* age 1 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    free_on(live, t.s1);                           /* free since 2 */
+    alloc_on(t.pool, 6 * MIB, t.s1);               /* sweep at 2: age 0; allocation 3 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 10 * MIB);
+    sync(t.device, t.s1); /* age 1 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    scene_end(&t);
+}
+
+/* ---- Direct ---------------------------------------------------------------------------------------------------- */
+
+static void a_direct_block_is_reused_by_exact_rounded_size_only(void)
+{
+    struct scene t = lazy("direct()");
+    smp_allocation a = alloc_on(t.pool, 1000, t.s1), b;
+    CHECK_EQ(block_size(a), 1024);
+    CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
+    CHECK_EQ(pool_stats(t.pool).used, 1024);
+    free_on(a, t.s1);
+    b = alloc_on(t.pool, 512, t.s1);
+    CHECK_EQ(address(b), BASE + 2 * MIB); /* smaller: another page */
+    b = alloc_on(t.pool, 1025, t.s1);
+    CHECK_EQ(address(b), BASE + 4 * MIB); /* larger: another page */
+    b = alloc_on(t.pool, 513, t.s1);
+    CHECK_EQ(address(b), BASE); /* rounds to 1024 */
+    CHECK_EQ(reason(b), SMP_REASON_SAME_STREAM);
+    scene_end(&t);
+}
+
+static void above_reclaim_at_free_pages_go_back_just_enough_and_the_longest_unused_first(void)
+{
+    struct scene t = eager("direct(reclaim_at=4MiB)");
+    free_on(alloc_on(t.pool, 512, t.s1), t.s1);  /* page 1, free since 1 */
+    free_on(alloc_on(t.pool, 1024, t.s1), t.s1); /* page 2, free since 2 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB); /* at the mark is not above it */
+    alloc_on(t.pool, 1536, t.s1);                   /* 4 + 2 > 4: one page goes */
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).page_frees, 1);
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE + 2 * MIB); /* page 2 stayed */
+    scene_end(&t);
+}
+
+static void reclaim_at_is_a_watermark_and_not_a_budget(void)
+{
+    struct scene t = eager("direct(reclaim_at=2MiB)");
+    alloc_on(t.pool, 512, t.s1);
+    alloc_on(t.pool, 512, t.s1);
+    alloc_on(t.pool, 512, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    CHECK_EQ(pool_stats(t.pool).failures, 0);
+    scene_end(&t);
+}
+
+static void reclaim_takes_no_page_whose_free_has_not_executed(void)
+{
+    struct scene t = lazy("direct(reclaim_at=2MiB)");
+    free_on(alloc_on(t.pool, 512, t.s1), t.s1);
+    alloc_on(t.pool, 1024, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).page_frees, 0);
+    advance(t.device, t.s1, UINT64_MAX);
+    alloc_on(t.pool, 1536, t.s1); /* now it has: outside the cuda preset executed is enough */
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).page_frees, 1);
+    scene_end(&t);
+}
+
+static void without_reclaim_at_only_a_trim_gives_direct_pages_back(void)
+{
+    struct scene t = eager("direct()");
+    uint64_t size;
+    for (size = 512; size <= 10 * 512; size += 512)
+        free_on(alloc_on(t.pool, size, t.s1), t.s1);
+    sync(t.device, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 20 * MIB);
+    must(smp_pool_trim_to(t.pool, 0));
+    CHECK_EQ(pool_stats(t.pool).reserved, 0);
+    scene_end(&t);
+}
+
+/* ---- Sliced ---------------------------------------------------------------------------------------------------- */
+
+static void slices_are_cut_from_the_low_end_of_the_page(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    CHECK_EQ(address(alloc_on(t.pool, 1, t.s1)), BASE);
+    CHECK_EQ(address(alloc_on(t.pool, 1000, t.s2)), BASE + 512);
+    CHECK_EQ(address(alloc_on(t.pool, 512, t.s1)), BASE + 512 + 1024);
+    CHECK_EQ(pool_stats(t.pool).used, 2048);
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).padding, 2048 - 1513);
+    scene_end(&t);
+}
+
+static void the_smallest_slice_that_fits_is_taken_and_among_equals_the_lowest_address(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation hole_of_2k, hole_of_1k, another_1k;
+    hole_of_2k = alloc_on(t.pool, 2048, t.s1); /* BASE */
+    alloc_on(t.pool, 512, t.s1);
+    hole_of_1k = alloc_on(t.pool, 1024, t.s1); /* BASE + 2560 */
+    alloc_on(t.pool, 512, t.s1);
+    another_1k = alloc_on(t.pool, 1024, t.s1); /* BASE + 4096 */
+    alloc_on(t.pool, 512, t.s1);
+    free_on(another_1k, t.s1);
+    free_on(hole_of_1k, t.s1);
+    free_on(hole_of_2k, t.s1);
+    CHECK_EQ(address(alloc_on(t.pool, 513, t.s1)), BASE + 2560);
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE + 4096);
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE); /* the 2 KiB hole, low end */
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE + 1024);
+    scene_end(&t);
+}
+
+static void the_streams_own_frees_come_before_observed_ones(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation low = alloc_on(t.pool, 1024, t.s2), own; /* BASE */
+    alloc_on(t.pool, 512, t.s1);
+    own = alloc_on(t.pool, 1024, t.s1); /* BASE + 1536 */
+    alloc_on(t.pool, 512, t.s1);
+    free_on(low, t.s2);
+    sync(t.device, t.s2);
+    free_on(own, t.s1);
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE + 1536);
+    CHECK_EQ(address(alloc_on(t.pool, 1024, t.s1)), BASE);
+    scene_end(&t);
+}
+
+static void a_tiny_request_never_occupies_a_whole_big_free_block(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation big = alloc_on(t.pool, 4 * MIB, t.s1), tiny;
+    free_on(big, t.s1);
+    tiny = alloc_on(t.pool, 1, t.s1);
+    CHECK_EQ(block_size(tiny), 512);
+    CHECK_EQ(pool_stats(t.pool).used, 512);
+    CHECK_EQ(address(alloc_on(t.pool, 4 * MIB - 512, t.s1)), BASE + 512);
+    CHECK_EQ(pool_stats(t.pool).pages, 1);
+    scene_end(&t);
+}
+
+static void neighbours_freed_on_one_stream_merge(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation a = alloc_on(t.pool, 1 * MIB, t.s1), b = alloc_on(t.pool, 1 * MIB, t.s1), c;
+    alloc_on(t.pool, 2 * MIB, t.s1);
+    free_on(a, t.s1);
+    free_on(b, t.s1);
+    CHECK_EQ(pool_stats(t.pool).pending, 1); /* one block now */
+    CHECK_EQ(pool_stats(t.pool).largest_free, 2 * MIB);
+    c = alloc_on(t.pool, 2 * MIB, t.s1);
+    CHECK_EQ(address(c), BASE);
+    CHECK_EQ(reason(c), SMP_REASON_SAME_STREAM);
+    scene_end(&t);
+}
+
+static void neighbours_freed_on_different_streams_are_joined_only_when_all_their_points_allow(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB)");
+    smp_allocation a = alloc_on(t.pool, 1 * MIB, t.s1), b = alloc_on(t.pool, 1 * MIB, t.s2), c;
+    free_on(a, t.s1);
+    free_on(b, t.s2);
+    CHECK_EQ(pool_stats(t.pool).pending, 2);
+    c = alloc_on(t.pool, 2 * MIB, t.s1); /* s2's half is pending */
+    CHECK_EQ(address(c), BASE + 2 * MIB);
+    CHECK_EQ(reason(c), SMP_REASON_FRESH);
+    wait_for(t.device, t.s1, record_on(t.device, t.s2));
+    c = alloc_on(t.pool, 2 * MIB, t.s1);
+    CHECK_EQ(address(c), BASE);
+    CHECK_EQ(reason(c), SMP_REASON_EVENT); /* the weakest of SAME_STREAM and EVENT */
+    scene_end(&t);
+}
+
+static void a_request_that_fits_a_span_of_neighbours_is_served_in_whatever_order_they_were_freed(void)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    int i, j;
+    for (i = 0; i < 6; ++i) {
+        struct scene t = lazy("sliced(page_size=3MiB)");
+        smp_allocation part[3], whole;
+        smp_stream of[3];
+        of[0] = t.s1;
+        of[1] = t.s2;
+        of[2] = new_stream(t.device);
+        for (j = 0; j < 3; ++j)
+            part[j] = alloc_on(t.pool, 1 * MIB, of[j]);
+        for (j = 0; j < 3; ++j)
+            free_on(part[orders[i][j]], of[orders[i][j]]);
+        must(smp_device_synchronize(t.device));
+        whole = alloc_on(t.pool, 3 * MIB, t.s1);
+        CHECK_EQ(address(whole), BASE);
+        CHECK_EQ(reason(whole), SMP_REASON_OBSERVED);
+        CHECK_EQ(pool_stats(t.pool).pages, 1);
+        scene_end(&t);
+    }
+}
+
+static void max_slice_size_is_judged_on_the_request_against_the_rounded_bound(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB, max_slice_size=1000)");
+    CHECK_STATUS(try_alloc(&t, 1024), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 1025), SMP_ERROR_SIZE_NOT_ACCEPTED);
+    scene_end(&t);
+}
+
+static void max_slice_size_defaults_to_the_page_size(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    CHECK_STATUS(try_alloc(&t, 4 * MIB), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 4 * MIB + 1), SMP_ERROR_SIZE_NOT_ACCEPTED);
+    scene_end(&t);
+}
+
+static void max_pool_size_counts_whole_pages_and_can_be_reached(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB, max_pool_size=5MiB)"); /* two pages */
+    CHECK_STATUS(try_alloc(&t, 2 * MIB), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 2 * MIB), SMP_SUCCESS);
+    CHECK_STATUS(try_alloc(&t, 1), SMP_ERROR_CAPACITY_EXCEEDED);
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).used, 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).failures, 1);
+    CHECK_EQ(device_info(t.device).page_allocs, 2); /* the device was not asked for a third */
+    scene_end(&t);
+}
+
+static void at_its_cap_an_entry_is_full_and_the_next_accepting_one_serves(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB, max_pool_size=2MiB); sliced(page_size=8MiB, max_slice_size=512); "
+                          "sliced(page_size=4MiB)");
+    smp_allocation a = alloc_on(t.pool, 1 * MIB, t.s1), b = alloc_on(t.pool, 2 * MIB, t.s1), c;
+    CHECK_EQ(entry_of(a), 0);
+    CHECK_EQ(entry_of(b), 2); /* entry 0 is full, entry 1 does not accept it */
+    CHECK_EQ(address(b), BASE + 2 * MIB);
+    c = alloc_on(t.pool, 1 * MIB, t.s1);
+    CHECK_EQ(entry_of(c), 0); /* the rest of its page */
+    CHECK_EQ(entry_stats(t.pool, 0).reserved, 2 * MIB);
+    CHECK_EQ(entry_stats(t.pool, 0).used, 2 * MIB);
+    CHECK_EQ(entry_stats(t.pool, 1).reserved, 0);
+    CHECK_EQ(entry_stats(t.pool, 2).reserved, 4 * MIB);
+    CHECK_EQ(entry_stats(t.pool, 2).used, 2 * MIB);
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    scene_end(&t);
+}
+
+static void with_every_entry_at_its_cap_policy_3_looks_across_the_entries(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB, max_pool_size=2MiB); sliced(page_size=4MiB, max_pool_size=4MiB)");
+    smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1), b = alloc_on(t.pool, 4 * MIB, t.s1), c = NULL;
+    (void)a;
+    free_on(b, t.s1);
+    CHECK_STATUS(smp_alloc_async(t.pool, 2 * MIB, t.s2, &c), SMP_SUCCESS);
+    CHECK_EQ(address(c), BASE + 2 * MIB);
+    CHECK_EQ(entry_of(c), 1);
+    CHECK_EQ(reason(c), SMP_REASON_INTERNAL);
+    CHECK_EQ(submitted(t.device, t.s2), 2); /* the wait, then the allocation */
+    scene_end(&t);
+}
+
+static void sliced_pages_unused_for_a_whole_dealloc_period_go_back(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB, dealloc_period=1)");
+    smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1), b = alloc_on(t.pool, 2 * MIB, t.s1);
+    free_on(a, t.s1); /* free since 2 */
+    sync(t.device, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB); /* age 0 */
+    free_on(b, t.s1);
+    alloc_on(t.pool, 2 * MIB, t.s1); /* takes one of them: no page is asked for; allocation 3 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
+    sync(t.device, t.s1); /* the other one's age is 1 */
+    CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
+    scene_end(&t);
+}
+
+/* ---- threshold, trim ------------------------------------------------------------------------------------------- */
+
+static void a_synchronise_releases_down_to_the_threshold_and_no_further(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB)");
+    smp_allocation part[4];
+    int i;
+    for (i = 0; i < 4; ++i)
+        part[i] = alloc_on(t.pool, 2 * MIB, t.s1);
+    for (i = 0; i < 4; ++i)
+        free_on(part[i], t.s1);
+    sync(t.device, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 8 * MIB); /* never, outside the cuda preset */
+    set_attribute(t.pool, 4, 5 * MIB);
+    sync(t.device, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB); /* 8 and 6 are above 5, 4 is not */
+    scene_end(&t);
+}
+
+static void trim_goes_from_the_last_entry_the_longest_unused_page_then_the_highest_address(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB, max_slice_size=1MiB); sliced(page_size=4MiB)");
+    smp_allocation small[2], big[3];
+    int i;
+    for (i = 0; i < 2; ++i)
+        small[i] = alloc_on(t.pool, 1 * MIB, t.s1); /* one page at BASE */
+    for (i = 0; i < 3; ++i)
+        big[i] = alloc_on(t.pool, 4 * MIB, t.s1); /* BASE + 2, 6, 10 MiB */
+    free_on(small[0], t.s1);
+    free_on(small[1], t.s1); /* free since 5 */
+    free_on(big[1], t.s1);   /* free since 5 */
+    alloc_on(t.pool, 1 * MIB, t.s1);
+    free_on(big[0], t.s1); /* free since 6 */
+    free_on(big[2], t.s1); /* free since 6 */
+    must(smp_pool_trim_to(t.pool, 10 * MIB)); /* 14 -> 10 MiB: big[1]'s page, the longest unused */
+    CHECK_EQ(pool_stats(t.pool).reserved, 10 * MIB);
+    CHECK_EQ(entry_stats(t.pool, 1).reserved, 8 * MIB);
+    must(smp_pool_trim_to(t.pool, 6 * MIB)); /* of two equally old ones the higher, big[2]'s */
+    CHECK_EQ(pool_stats(t.pool).reserved, 6 * MIB);
+    CHECK_EQ(address(alloc_on(t.pool, 4 * MIB, t.s1)), BASE + 2 * MIB); /* big[0]'s is still there */
+    scene_end(&t);
+}
+
+static void trim_passes_over_a_page_that_would_leave_too_little(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB, max_slice_size=2MiB); sliced(page_size=8MiB)");
+    free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1);
+    free_on(alloc_on(t.pool, 8 * MIB, t.s1), t.s1);
+    must(smp_pool_trim_to(t.pool, 5 * MIB)); /* the 8 MiB page may not go, the 2 MiB page may */
+    CHECK_EQ(pool_stats(t.pool).reserved, 8 * MIB);
+    scene_end(&t);
+}
+
+static void a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB)");
+    CHECK_EQ(attribute(t.pool, 1), 1);
+    CHECK_EQ(attribute(t.pool, 2), 1);
+    CHECK_EQ(attribute(t.pool, 3), 1);
+    CHECK_EQ(attribute(t.pool, 4), UINT64_MAX);
+    scene_end(&t);
+}
+
+static void a_released_pages_address_is_not_given_out_again(void)
+{
+    struct scene t = eager("sliced(page_size=2MiB)");
+    free_on(alloc_on(t.pool, 512, t.s1), t.s1);
+    must(smp_pool_trim_to(t.pool, 0));
+    CHECK_EQ(pool_stats(t.pool).reserved, 0);
+    CHECK_EQ(address(alloc_on(t.pool, 512, t.s1)), BASE + 2 * MIB);
+    scene_end(&t);
+}
+
+/* ---- sizes and alignment --------------------------------------------------------------------------------------- */
+
+static void a_larger_alignment_is_given_and_its_padding_is_used(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation a, b;
+    alloc_on(t.pool, 512, t.s1);
+    a = aligned_alloc_on(t.pool, 512, 4096, t.s1); /* needs 512 + 4096 - 512 bytes from BASE + 512 */
+    CHECK_EQ(address(a), BASE + 4096);
+    CHECK_EQ(block_size(a), 4096);
+    CHECK_EQ(pool_stats(t.pool).used, 512 + 4096);
+    CHECK_EQ(pool_stats(t.pool).requested, 1024);
+    b = aligned_alloc_on(t.pool, 512, 16, t.s1); /* less than the device's: the device's */
+    CHECK_EQ(address(b), BASE + 512 + 4096);
+    CHECK_EQ(block_size(b), 512);
+    scene_end(&t);
+}
+
+static void zero_bytes_get_a_distinct_block_of_one_alignment_unit(void)
+{
+    struct scene t = lazy("sliced(page_size=4MiB)");
+    smp_allocation a = alloc_on(t.pool, 0, t.s1), b = alloc_on(t.pool, 0, t.s1);
+    CHECK_EQ(address(a), BASE);
+    CHECK_EQ(address(b), BASE + 512);
+    CHECK_EQ(block_size(a), 512);
+    CHECK_EQ(pool_stats(t.pool).used, 1024);
+    CHECK_EQ(pool_stats(t.pool).requested, 0);
+    CHECK_EQ(pool_stats(t.pool).live, 2);
+    scene_end(&t);
+}
+
+static void host_ordered_zero_bytes_are_invalid_value_in_the_cuda_preset_only(void)
+{
+    struct scene t = lazy("preset(cuda)");
+    smp_allocation a = NULL;
+    CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_ERROR_INVALID_VALUE);
+    CHECK_STATUS(smp_alloc_async(t.pool, 0, t.s1, &a), SMP_SUCCESS);
+    scene_end(&t);
+    t = lazy("sliced(page_size=4MiB)");
+    CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_SUCCESS);
+    scene_end(&t);
+}
+
+static void another_alignment_and_granularity_of_the_device_are_kept(void)
+{
+    smp_device device = model_device(SMP_DEVICE_LAZY, SMP_NONE, 64, 64 * KIB);
+    struct scene t = scene_on(device, "exclusive(max_alloc_size=0); sliced(page_size=128KiB, max_slice_size=1000); "
+                                      "exclusive()");
+    smp_allocation a = alloc_on(t.pool, 1, t.s1), b;
+    CHECK_EQ(block_size(a), 64);
+    CHECK_EQ(pool_stats(t.pool).reserved, 128 * KIB);
+    CHECK_STATUS(try_alloc(&t, 1024), SMP_SUCCESS);
+    CHECK_EQ(pool_stats(t.pool).reserved, 128 * KIB); /* 1000 rounds up to 1024: entry 1 */
+    b = alloc_on(t.pool, 1025, t.s1);
+    CHECK_EQ(entry_of(b), 2);
+    CHECK_EQ(block_size(b), 64 * KIB);
+    scene_end(&t);
+}
+
+/* ---- policies -------------------------------------------------------------------------------------------------- */
+
+static void each_reuse_is_counted_under_its_reason(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB)");
+    smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1);
+    smp_pool_stats s;
+    free_on(a, t.s1);
+    a = alloc_on(t.pool, 2 * MIB, t.s1); /* same stream */
+    free_on(a, t.s1);
+    wait_for(t.device, t.s2, record_on(t.device, t.s1));
+    a = alloc_on(t.pool, 2 * MIB, t.s2); /* event */
+    free_on(a, t.s2);
+    sync(t.device, t.s2);
+    a = alloc_on(t.pool, 2 * MIB, t.s1); /* observed */
+    free_on(a, t.s1);
+    advance(t.device, t.s1, UINT64_MAX);
+    a = alloc_on(t.pool, 2 * MIB, t.s2); /* opportunistic */
+    free_on(a, t.s2);
+    must(smp_model_set_capacity(t.device, 2 * MIB));
+    a = alloc_on(t.pool, 2 * MIB, t.s1); /* internal */
+    s = pool_stats(t.pool);
+    CHECK_EQ(s.reuse_fresh, 1);
+    CHECK_EQ(s.reuse_same_stream, 1);
+    CHECK_EQ(s.reuse_event, 1);
+    CHECK_EQ(s.reuse_observed, 1);
+    CHECK_EQ(s.reuse_opportunistic, 1);
+    CHECK_EQ(s.reuse_internal, 1);
+    CHECK_EQ(s.allocs, 6);
+    CHECK_EQ(s.frees, 5);
+    CHECK_EQ(s.live, 1);
+    CHECK_EQ(s.pages, 1);
+    CHECK_EQ(reason(a), SMP_REASON_INTERNAL);
+    scene_end(&t);
+}
+
+static void a_refused_policy_leaves_the_block_alone(void)
+{
+    unsigned policy;
+    for (policy = 1; policy <= 2; ++policy) {
+        struct scene t = lazy("sliced(page_size=2MiB)");
+        smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1);
+        set_attribute(t.pool, policy, 0);
+        free_on(a, t.s1);
+        if (policy == 1)
+            wait_for(t.device, t.s2, record_on(t.device, t.s1)); /* ordered, not executed */
+        else
+            advance(t.device, t.s1, UINT64_MAX); /* executed, not ordered */
+        CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s2)), BASE + 2 * MIB);
+        set_attribute(t.pool, policy, 1);
+        CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s2)), BASE);
+        scene_end(&t);
+    }
+}
+
+static void opportunistic_reuse_asks_once_per_stream_and_makes_nothing_observed(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB)");
+    smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1), b = alloc_on(t.pool, 2 * MIB, t.s1);
+    free_on(a, t.s1);
+    free_on(b, t.s1);
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s2)), BASE + 4 * MIB);
+    CHECK_EQ(pool_stats(t.pool).progress_queries, 1); /* two candidates, one stream */
+    advance(t.device, t.s1, UINT64_MAX);
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s2)), BASE);
+    CHECK_EQ(pool_stats(t.pool).progress_queries, 2);
+    CHECK_EQ(observed(t.device, t.s1), 0);
+    CHECK_EQ(pool_stats(t.pool).pending, 1); /* b's block still is */
+    scene_end(&t);
+}
+
+static void opportunistic_reuse_asks_at_most_eight_streams(void)
+{
+    struct scene t = lazy("sliced(page_size=2MiB)");
+    smp_stream s[9];
+    smp_allocation a[9];
+    int i;
+    for (i = 0; i < 9; ++i) {
+        s[i] = new_stream(t.device);
+        a[i] = alloc_on(t.pool, 2 * MIB, s[i]);
+    }
+    for (i = 0; i < 9; ++i)
+        free_on(a[i], s[i]);
+    advance(t.device, s[8], UINT64_MAX); /* the ninth by address, the only one that has run */
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s1)), BASE + 18 * MIB);
+    CHECK_EQ(pool_stats(t.pool).progress_queries, 8);
+    advance(t.device, s[7], UINT64_MAX);
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s1)), BASE + 14 * MIB);
+    scene_end(&t);
+}
+
+/* ---- presets --------------------------------------------------------------------------------------------------- */
+
+static void the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void)
+{
+    struct scene t = lazy("preset(sub-slices)");
+    smp_allocation a;
+    smp_pool by_null = NULL;
+    CHECK_EQ(entry_of(alloc_on(t.pool, 128 * KIB, t.s1)), 0);
+    CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 128 * KIB + 1, t.s1)), 1);
+    CHECK_EQ(entry_stats(t.pool, 1).reserved, 32 * MIB);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 4 * MIB + 1, t.s1)), 2);
+    CHECK_EQ(entry_stats(t.pool, 2).reserved, 256 * MIB);
+    a = alloc_on(t.pool, 64 * MIB + 1, t.s1);
+    CHECK_EQ(entry_of(a), 3);
+    CHECK_EQ(block_size(a), 66 * MIB);
+    CHECK_EQ(attribute(t.pool, 4), UINT64_MAX);
+    must(smp_pool_create(t.device, NULL, &by_null));
+    CHECK_EQ(entry_of(alloc_on(by_null, 4 * MIB + 1, t.s1)), 2);
+    must(smp_pool_destroy(by_null));
+    scene_end(&t);
+}
+
+static void the_exclusive_pages_preset_has_size_buckets(void)
+{
+    struct scene t = lazy("preset(exclusive-pages)");
+    smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1), b = alloc_on(t.pool, 2 * MIB + 1, t.s1);
+    CHECK_EQ(entry_of(a), 0);
+    CHECK_EQ(entry_of(b), 1);
+    CHECK_EQ(block_size(b), 4 * MIB);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 8 * MIB + 1, t.s1)), 2);
+    free_on(b, t.s1);
+    CHECK_EQ(address(alloc_on(t.pool, 1, t.s1)), BASE + 16 * MIB); /* a bucket serves its own sizes only: a + b + 10 */
+    scene_end(&t);
+}
+
+static void a_cuda_pool_gives_a_large_request_a_page_of_its_own_rounded_up_to_32_mib(void)
+{
+    struct scene t = lazy("preset(cuda)");
+    alloc_on(t.pool, 32 * MIB, t.s1);
+    CHECK_EQ(attribute(t.pool, 5), 32 * MIB);
+    alloc_on(t.pool, 32 * MIB + 1, t.s1);
+    CHECK_EQ(attribute(t.pool, 5), 96 * MIB);
+    CHECK_EQ(attribute(t.pool, 7), 64 * MIB + 512);
+    scene_end(&t);
+}
+
+TEST_MAIN(RUN(an_exclusive_block_is_its_whole_page)
+          RUN(an_exclusive_page_may_serve_a_smaller_request_and_the_smallest_that_fits_is_taken)
+          RUN(an_exclusive_page_too_small_is_not_used)
+          RUN(max_alloc_size_is_judged_on_the_request_against_the_rounded_bound)
+          RUN(an_exclusive_entry_of_zero_serves_zero_sized_requests_only)
+          RUN(exclusive_pages_unused_for_a_whole_dealloc_period_go_back)
+          RUN(without_a_dealloc_period_nothing_goes_back_by_itself)
+          RUN(dealloc_period_is_looked_at_by_trim_and_synchronise_whatever_keep_and_threshold_say)
+          RUN(a_direct_block_is_reused_by_exact_rounded_size_only)
+          RUN(above_reclaim_at_free_pages_go_back_just_enough_and_the_longest_unused_first)
+          RUN(reclaim_at_is_a_watermark_and_not_a_budget)
+          RUN(reclaim_takes_no_page_whose_free_has_not_executed)
+          RUN(without_reclaim_at_only_a_trim_gives_direct_pages_back)
+          RUN(slices_are_cut_from_the_low_end_of_the_page)
+          RUN(the_smallest_slice_that_fits_is_taken_and_among_equals_the_lowest_address)
+          RUN(the_streams_own_frees_come_before_observed_ones)
+          RUN(a_tiny_request_never_occupies_a_whole_big_free_block)
+          RUN(neighbours_freed_on_one_stream_merge)
+          RUN(neighbours_freed_on_different_streams_are_joined_only_when_all_their_points_allow)
+          RUN(a_request_that_fits_a_span_of_neighbours_is_served_in_whatever_order_they_were_freed)
+          RUN(max_slice_size_is_judged_on_the_request_against_the_rounded_bound)
+          RUN(max_slice_size_defaults_to_the_page_size)
+          RUN(max_pool_size_counts_whole_pages_and_can_be_reached)
+          RUN(at_its_cap_an_entry_is_full_and_the_next_accepting_one_serves)
+          RUN(with_every_entry_at_its_cap_policy_3_looks_across_the_entries)
+          RUN(sliced_pages_unused_for_a_whole_dealloc_period_go_back)
+          RUN(a_synchronise_releases_down_to_the_threshold_and_no_further)
+          RUN(trim_goes_from_the_last_entry_the_longest_unused_page_then_the_highest_address)
+          RUN(trim_passes_over_a_page_that_would_leave_too_little)
+          RUN(a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset)
+          RUN(a_released_pages_address_is_not_given_out_again)
+          RUN(a_larger_alignment_is_given_and_its_padding_is_used)
+          RUN(zero_bytes_get_a_distinct_block_of_one_alignment_unit)
+          RUN(host_ordered_zero_bytes_are_invalid_value_in_the_cuda_preset_only)
+          RUN(another_alignment_and_granularity_of_the_device_are_kept)
+          RUN(each_reuse_is_counted_under_its_reason)
+          RUN(a_refused_policy_leaves_the_block_alone)
+          RUN(opportunistic_reuse_asks_once_per_stream_and_makes_nothing_observed)
+          RUN(opportunistic_reuse_asks_at_most_eight_streams)
+          RUN(the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail)
+          RUN(the_exclusive_pages_preset_has_size_buckets)
+          RUN(a_cuda_pool_gives_a_large_request_a_page_of_its_own_rounded_up_to_32_mib))
