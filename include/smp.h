@@ -575,7 +575,7 @@ typedef struct smp_alloc_desc {
      */
     uint64_t alignment;
     /**
-     * The stream.
+     * The stream; must be null in smp_alloc_ex.
      */
     smp_stream stream;
     /**
@@ -830,7 +830,7 @@ typedef struct smp_pool_config {
     /**
      * Null: the preset's entries. Else `entry_count` entries, tried in order; read during the call only.
      */
-    const struct smp_pool_entry *entries;
+    const smp_pool_entry *entries;
     /**
      * How many entries `entries` points to, 1 to 32; 0 with a null pointer.
      */
@@ -1047,7 +1047,7 @@ typedef struct smp_out_of_memory {
  * Called when an allocation is about to fail: nonzero to try again, 0 to let it fail. It runs on the allocating thread
  * with no lock held; it may free, trim or synchronise, but not allocate from this pool. `info` lives for the call only.
  */
-typedef int (*smp_out_of_memory_fn)(void *user, const struct smp_out_of_memory *info);
+typedef int (*smp_out_of_memory_fn)(void *user, const smp_out_of_memory *info);
 
 /**
  * Receives a piece of text, UTF-8, `length` bytes, not NUL-terminated; lives for the call only. 0 to go on, else the call
@@ -1247,22 +1247,22 @@ extern "C" {
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE; SMP_ERROR_INVALID_VALUE for a bad access
  * kind or struct.
  */
-enum smp_status smp_note_access(smp_device device,
-                                const void *ptr,
-                                uint64_t size,
-                                smp_stream stream,
-                                uint32_t access,
-                                struct smp_access_verdict *out);
+smp_status smp_note_access(smp_device device,
+                           const void *ptr,
+                           uint64_t size,
+                           smp_stream stream,
+                           uint32_t access,
+                           smp_access_verdict *out);
 
 /**
  * smp_note_access as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_note_access_ptsz(smp_device device,
-                                     const void *ptr,
-                                     uint64_t size,
-                                     smp_stream stream,
-                                     uint32_t access,
-                                     struct smp_access_verdict *out);
+smp_status smp_note_access_ptsz(smp_device device,
+                                const void *ptr,
+                                uint64_t size,
+                                smp_stream stream,
+                                uint32_t access,
+                                smp_access_verdict *out);
 
 /**
  * Allocates `size` bytes in the order of `stream`: usable by work submitted to it from now on, and elsewhere only where
@@ -1275,19 +1275,19 @@ enum smp_status smp_note_access_ptsz(smp_device device,
  * pool's out-of-memory callback; SMP_ERROR_INVALID_VALUE if `out` is null.
  */
 SMP_NODISCARD
-enum smp_status smp_alloc_async(smp_pool pool,
-                                uint64_t size,
-                                smp_stream stream,
-                                smp_allocation *out);
+smp_status smp_alloc_async(smp_pool pool,
+                           uint64_t size,
+                           smp_stream stream,
+                           smp_allocation *out);
 
 /**
  * smp_alloc_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
 SMP_NODISCARD
-enum smp_status smp_alloc_async_ptsz(smp_pool pool,
-                                     uint64_t size,
-                                     smp_stream stream,
-                                     smp_allocation *out);
+smp_status smp_alloc_async_ptsz(smp_pool pool,
+                                uint64_t size,
+                                smp_stream stream,
+                                smp_allocation *out);
 
 /**
  * As smp_alloc_async, with an alignment and a name.
@@ -1295,15 +1295,15 @@ enum smp_status smp_alloc_async_ptsz(smp_pool pool,
  * `desc`: not null; read during the call only. `out`: not null; set to null on failure.
  * Errors: as smp_alloc_async; SMP_ERROR_INVALID_VALUE also for a bad struct_size, flag, alignment or name.
  */
-SMP_NODISCARD enum smp_status smp_alloc_async_ex(smp_pool pool, const struct smp_alloc_desc *desc, smp_allocation *out);
+SMP_NODISCARD smp_status smp_alloc_async_ex(smp_pool pool, const smp_alloc_desc *desc, smp_allocation *out);
 
 /**
  * smp_alloc_async_ex as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
 SMP_NODISCARD
-enum smp_status smp_alloc_async_ex_ptsz(smp_pool pool,
-                                        const struct smp_alloc_desc *desc,
-                                        smp_allocation *out);
+smp_status smp_alloc_async_ex_ptsz(smp_pool pool,
+                                   const smp_alloc_desc *desc,
+                                   smp_allocation *out);
 
 /**
  * Allocates in host order: usable at once from any stream, so it reuses only what the host has observed to be free.
@@ -1311,7 +1311,15 @@ enum smp_status smp_alloc_async_ex_ptsz(smp_pool pool,
  * `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset, as the driver's is.
  * `out`: not null; set to null on failure. Errors: as smp_alloc_async.
  */
-SMP_NODISCARD enum smp_status smp_alloc(smp_pool pool, uint64_t size, smp_allocation *out);
+SMP_NODISCARD smp_status smp_alloc(smp_pool pool, uint64_t size, smp_allocation *out);
+
+/**
+ * As smp_alloc, with an alignment and a name.
+ *
+ * `desc`: not null; its stream must be null; read during the call only. `out`: not null; set to null on failure.
+ * Errors: as smp_alloc; SMP_ERROR_INVALID_VALUE also for a bad struct_size, flag, alignment, name or a stream.
+ */
+SMP_NODISCARD smp_status smp_alloc_ex(smp_pool pool, const smp_alloc_desc *desc, smp_allocation *out);
 
 /**
  * Frees an allocation in the order of `stream`, which may be another than it was allocated on: all its uses must be
@@ -1321,20 +1329,20 @@ SMP_NODISCARD enum smp_status smp_alloc(smp_pool pool, uint64_t size, smp_alloca
  * Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_FREED if it was freed before; SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE
  * for the stream.
  */
-enum smp_status smp_free_async(smp_allocation allocation,
-                               smp_stream stream);
+smp_status smp_free_async(smp_allocation allocation,
+                          smp_stream stream);
 
 /**
  * smp_free_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_free_async_ptsz(smp_allocation allocation, smp_stream stream);
+smp_status smp_free_async_ptsz(smp_allocation allocation, smp_stream stream);
 
 /**
  * Frees an allocation in host order: after everything submitted to the device so far, on whatever stream.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_FREED if it was freed before.
  */
-enum smp_status smp_free(smp_allocation allocation);
+smp_status smp_free(smp_allocation allocation);
 
 /**
  * As smp_alloc_async, giving the pointer. Raw pointers cannot carry the handles' promise once their memory is reused.
@@ -1342,12 +1350,12 @@ enum smp_status smp_free(smp_allocation allocation);
  * `out`: not null; set to null on failure: the device pointer on the CUDA device, the host address with host backing,
  * else the model address, which must not be accessed. Freed with smp_free_ptr_async. Errors: as smp_alloc_async.
  */
-SMP_NODISCARD enum smp_status smp_alloc_ptr_async(smp_pool pool, uint64_t size, smp_stream stream, void **out);
+SMP_NODISCARD smp_status smp_alloc_ptr_async(smp_pool pool, uint64_t size, smp_stream stream, void **out);
 
 /**
  * smp_alloc_ptr_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-SMP_NODISCARD enum smp_status smp_alloc_ptr_async_ptsz(smp_pool pool, uint64_t size, smp_stream stream, void **out);
+SMP_NODISCARD smp_status smp_alloc_ptr_async_ptsz(smp_pool pool, uint64_t size, smp_stream stream, void **out);
 
 /**
  * As smp_free_async, by pointer: the model address, or what smp_alloc_ptr_async gave. Null is freed by doing nothing.
@@ -1355,12 +1363,19 @@ SMP_NODISCARD enum smp_status smp_alloc_ptr_async_ptsz(smp_pool pool, uint64_t s
  * Errors: SMP_ERROR_INVALID_VALUE if `ptr` is not the start of a live allocation of this device; else as
  * smp_free_async.
  */
-enum smp_status smp_free_ptr_async(smp_device device, void *ptr, smp_stream stream);
+smp_status smp_free_ptr_async(smp_device device, void *ptr, smp_stream stream);
 
 /**
  * smp_free_ptr_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_free_ptr_async_ptsz(smp_device device, void *ptr, smp_stream stream);
+smp_status smp_free_ptr_async_ptsz(smp_device device, void *ptr, smp_stream stream);
+
+/**
+ * As smp_free, by pointer: the model address, or what an allocation's pointer is. Null is freed by doing nothing.
+ *
+ * Errors: SMP_ERROR_INVALID_VALUE if `ptr` is not the start of a live allocation of this device; else as smp_free.
+ */
+smp_status smp_free_ptr(smp_device device, void *ptr);
 
 /**
  * The pointer of a live allocation: the device pointer on the CUDA device, the host address with host backing, else the
@@ -1373,7 +1388,7 @@ void *smp_allocation_ptr(smp_allocation allocation);
  *
  * `out`: not null; struct_size set. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_FREED, SMP_ERROR_INVALID_VALUE.
  */
-enum smp_status smp_allocation_get_info(smp_allocation allocation, struct smp_allocation_info *out);
+smp_status smp_allocation_get_info(smp_allocation allocation, smp_allocation_info *out);
 
 /**
  * Finds the live allocation that holds an address: of any byte of it, by model address, device pointer or host address.
@@ -1382,10 +1397,10 @@ enum smp_status smp_allocation_get_info(smp_allocation allocation, struct smp_al
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED for the device; SMP_ERROR_INVALID_VALUE if no live allocation of
  * the device holds the address.
  */
-enum smp_status smp_allocation_find(smp_device device,
-                                    const void *ptr,
-                                    smp_allocation *out,
-                                    uint64_t *offset);
+smp_status smp_allocation_find(smp_device device,
+                               const void *ptr,
+                               smp_allocation *out,
+                               uint64_t *offset);
 
 /**
  * Tells that `stream` uses the allocation too: after its free it is reusable only past the point that stream has reached
@@ -1393,20 +1408,20 @@ enum smp_status smp_allocation_find(smp_device device,
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_FREED; SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE for the stream.
  */
-enum smp_status smp_allocation_add_user(smp_allocation allocation,
-                                        smp_stream stream);
+smp_status smp_allocation_add_user(smp_allocation allocation,
+                                   smp_stream stream);
 
 /**
  * smp_allocation_add_user as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_allocation_add_user_ptsz(smp_allocation allocation, smp_stream stream);
+smp_status smp_allocation_add_user_ptsz(smp_allocation allocation, smp_stream stream);
 
 /**
  * Has the allocation executed on its own stream?
  *
  * SMP_SUCCESS: yes, as always in host order. SMP_NOT_READY: not yet. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_FREED.
  */
-SMP_NODISCARD enum smp_status smp_is_ready(smp_allocation allocation);
+SMP_NODISCARD smp_status smp_is_ready(smp_allocation allocation);
 
 /**
  * Is work submitted to `consumer` now ordered after the allocation?
@@ -1414,12 +1429,12 @@ SMP_NODISCARD enum smp_status smp_is_ready(smp_allocation allocation);
  * SMP_SUCCESS: proved. SMP_NOT_READY: refuted. SMP_UNPROVEN: not visible to the library; never on the model device.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_FREED; SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE for the stream.
  */
-SMP_NODISCARD enum smp_status smp_is_ready_on(smp_allocation allocation, smp_stream consumer);
+SMP_NODISCARD smp_status smp_is_ready_on(smp_allocation allocation, smp_stream consumer);
 
 /**
  * smp_is_ready_on as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-SMP_NODISCARD enum smp_status smp_is_ready_on_ptsz(smp_allocation allocation, smp_stream consumer);
+SMP_NODISCARD smp_status smp_is_ready_on_ptsz(smp_allocation allocation, smp_stream consumer);
 
 /**
  * Opens a device.
@@ -1430,14 +1445,14 @@ SMP_NODISCARD enum smp_status smp_is_ready_on_ptsz(smp_allocation allocation, sm
  * SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had; SMP_ERROR_OUT_OF_MEMORY if host backing
  * cannot be reserved.
  */
-SMP_NODISCARD enum smp_status smp_device_open(const struct smp_device_desc *desc, smp_device *out);
+SMP_NODISCARD smp_status smp_device_open(const smp_device_desc *desc, smp_device *out);
 
 /**
  * Tells about a device.
  *
  * `out`: not null; struct_size set. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE.
  */
-enum smp_status smp_device_get_info(smp_device device, struct smp_device_info *out);
+smp_status smp_device_get_info(smp_device device, smp_device_info *out);
 
 /**
  * Waits until everything submitted to the device has executed; the host has then observed it all, and pools over
@@ -1445,14 +1460,14 @@ enum smp_status smp_device_get_info(smp_device device, struct smp_device_info *o
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_device_synchronize(smp_device device);
+smp_status smp_device_synchronize(smp_device device);
 
 /**
  * Closes a device handle. Its pools and blocks outlive it and stay usable; its memory goes with the last of them.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED (closed already).
  */
-enum smp_status smp_device_close(smp_device device);
+smp_status smp_device_close(smp_device device);
 
 /**
  * Creates an event; until recorded it counts as complete.
@@ -1460,7 +1475,7 @@ enum smp_status smp_device_close(smp_device device);
  * `create_flags`: 0. `out`: not null; the caller owns the event and gives it back with smp_event_destroy.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED for the device; SMP_ERROR_INVALID_VALUE.
  */
-SMP_NODISCARD enum smp_status smp_event_create(smp_device device, uint32_t create_flags, smp_event *out);
+SMP_NODISCARD smp_status smp_event_create(smp_device device, uint32_t create_flags, smp_event *out);
 
 /**
  * Records the event: its point is the stream's position now. Recording again replaces the point; waits made before keep
@@ -1469,19 +1484,19 @@ SMP_NODISCARD enum smp_status smp_event_create(smp_device device, uint32_t creat
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_event_record(smp_device device, smp_event event, smp_stream stream);
+smp_status smp_event_record(smp_device device, smp_event event, smp_stream stream);
 
 /**
  * smp_event_record as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_event_record_ptsz(smp_device device, smp_event event, smp_stream stream);
+smp_status smp_event_record_ptsz(smp_device device, smp_event event, smp_stream stream);
 
 /**
  * Has the event's point executed? Changes nothing.
  *
  * SMP_SUCCESS: yes, or never recorded. SMP_NOT_READY: no. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-SMP_NODISCARD enum smp_status smp_event_query(smp_event event);
+SMP_NODISCARD smp_status smp_event_query(smp_event event);
 
 /**
  * Waits until the event's point has executed, with all it depends on; the host has then observed it, and pools over
@@ -1489,14 +1504,14 @@ SMP_NODISCARD enum smp_status smp_event_query(smp_event event);
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_event_synchronize(smp_event event);
+smp_status smp_event_synchronize(smp_event event);
 
 /**
  * Destroys an event. Waits made for it keep their point.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_event_destroy(smp_event event);
+smp_status smp_event_destroy(smp_event event);
 
 /**
  * Sets what receives the log of the whole process; replaces the one before. Without one nothing is logged.
@@ -1504,9 +1519,9 @@ enum smp_status smp_event_destroy(smp_event event);
  * `level`: SMP_LOG_...; the most detailed one wanted. `callback`: null turns logging off. `user`: handed to it as it is.
  * When this returns, the callback set before runs no more. Errors: SMP_ERROR_INVALID_VALUE for an unknown level.
  */
-enum smp_status smp_set_log_callback(uint32_t level,
-                                     smp_log_fn callback,
-                                     void *user);
+smp_status smp_set_log_callback(uint32_t level,
+                                smp_log_fn callback,
+                                void *user);
 
 /**
  * Submits `count` operations to a stream, as kernels would be.
@@ -1515,15 +1530,15 @@ enum smp_status smp_set_log_callback(uint32_t level,
  * stream's last sequence number after it. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE,
  * SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if the stream's sequence numbers do not reach that far.
  */
-enum smp_status smp_model_stream_submit(smp_device device,
-                                        smp_stream stream,
-                                        uint64_t count,
-                                        uint64_t *last_seq);
+smp_status smp_model_stream_submit(smp_device device,
+                                   smp_stream stream,
+                                   uint64_t count,
+                                   uint64_t *last_seq);
 
 /**
  * smp_model_stream_submit as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_model_stream_submit_ptsz(smp_device device, smp_stream stream, uint64_t count, uint64_t *last_seq);
+smp_status smp_model_stream_submit_ptsz(smp_device device, smp_stream stream, uint64_t count, uint64_t *last_seq);
 
 /**
  * Runs up to `count` further operations of a stream; stops at the first whose dependencies have not executed.
@@ -1531,12 +1546,12 @@ enum smp_status smp_model_stream_submit_ptsz(smp_device device, smp_stream strea
  * `device`: as above. `ran`: may be null; how many ran. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED,
  * SMP_ERROR_WRONG_DEVICE, SMP_ERROR_NOT_SUPPORTED.
  */
-enum smp_status smp_model_stream_advance(smp_device device, smp_stream stream, uint64_t count, uint64_t *ran);
+smp_status smp_model_stream_advance(smp_device device, smp_stream stream, uint64_t count, uint64_t *ran);
 
 /**
  * smp_model_stream_advance as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_model_stream_advance_ptsz(smp_device device, smp_stream stream, uint64_t count, uint64_t *ran);
+smp_status smp_model_stream_advance_ptsz(smp_device device, smp_stream stream, uint64_t count, uint64_t *ran);
 
 /**
  * Sets how many bytes of pages the device can give out; pages given out already stay.
@@ -1544,21 +1559,21 @@ enum smp_status smp_model_stream_advance_ptsz(smp_device device, smp_stream stre
  * `bytes`: SMP_NONE: unlimited. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED;
  * SMP_ERROR_INVALID_VALUE if it is more than the host backing has.
  */
-enum smp_status smp_model_set_capacity(smp_device device, uint64_t bytes);
+smp_status smp_model_set_capacity(smp_device device, uint64_t bytes);
 
 /**
  * Makes the device refuse `count` page requests after granting `skip` more; replaces what was set before.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED.
  */
-enum smp_status smp_model_refuse_pages(smp_device device, uint64_t skip, uint64_t count);
+smp_status smp_model_refuse_pages(smp_device device, uint64_t skip, uint64_t count);
 
 /**
  * Makes the device refuse to take back the next `count` pages.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED.
  */
-enum smp_status smp_model_refuse_releases(smp_device device, uint64_t count);
+smp_status smp_model_refuse_releases(smp_device device, uint64_t count);
 
 /**
  * Notes that the caller has recorded the event on the stream. On the model device: smp_event_record.
@@ -1566,12 +1581,12 @@ enum smp_status smp_model_refuse_releases(smp_device device, uint64_t count);
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_note_event_record(smp_device device, smp_event event, smp_stream stream);
+smp_status smp_note_event_record(smp_device device, smp_event event, smp_stream stream);
 
 /**
  * smp_note_event_record as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_note_event_record_ptsz(smp_device device, smp_event event, smp_stream stream);
+smp_status smp_note_event_record_ptsz(smp_device device, smp_event event, smp_stream stream);
 
 /**
  * Notes that the caller has made the stream wait for the event. On the model device: smp_stream_wait_event.
@@ -1579,19 +1594,19 @@ enum smp_status smp_note_event_record_ptsz(smp_device device, smp_event event, s
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_note_stream_wait(smp_device device, smp_stream stream, smp_event event);
+smp_status smp_note_stream_wait(smp_device device, smp_stream stream, smp_event event);
 
 /**
  * smp_note_stream_wait as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_note_stream_wait_ptsz(smp_device device, smp_stream stream, smp_event event);
+smp_status smp_note_stream_wait_ptsz(smp_device device, smp_stream stream, smp_event event);
 
 /**
  * Notes that the caller has synchronised with the event. On the model device: smp_event_synchronize.
  *
  * `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_note_event_synchronized(smp_device device, smp_event event);
+smp_status smp_note_event_synchronized(smp_device device, smp_event event);
 
 /**
  * Notes that the caller has synchronised with the stream. On the model device: smp_stream_synchronize.
@@ -1599,26 +1614,26 @@ enum smp_status smp_note_event_synchronized(smp_device device, smp_event event);
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_note_stream_synchronized(smp_device device, smp_stream stream);
+smp_status smp_note_stream_synchronized(smp_device device, smp_stream stream);
 
 /**
  * smp_note_stream_synchronized as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_note_stream_synchronized_ptsz(smp_device device, smp_stream stream);
+smp_status smp_note_stream_synchronized_ptsz(smp_device device, smp_stream stream);
 
 /**
  * Notes that the caller has synchronised the device or its context. On the model device: smp_device_synchronize.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_note_device_synchronized(smp_device device);
+smp_status smp_note_device_synchronized(smp_device device);
 
 /**
  * Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
  *
  * `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_note_event_destroyed(smp_device device, smp_event event);
+smp_status smp_note_event_destroyed(smp_device device, smp_event event);
 
 /**
  * Creates a pool on a device.
@@ -1629,7 +1644,7 @@ enum smp_status smp_note_event_destroyed(smp_device device, smp_event event);
  * struct_size, numbers of enumerations, reserved bytes; SMP_ERROR_INVALID_CONFIG for what cannot be a pool, naming the
  * field; SMP_ERROR_NOT_SUPPORTED for SMP_PRESET_DRIVER without a CUDA device.
  */
-SMP_NODISCARD enum smp_status smp_pool_create(smp_device device, const struct smp_pool_config *config, smp_pool *out);
+SMP_NODISCARD smp_status smp_pool_create(smp_device device, const smp_pool_config *config, smp_pool *out);
 
 /**
  * Creates a pool from a specification such as "sliced(page_size=64MiB, max_slice_size=8MiB); direct()" or
@@ -1638,14 +1653,14 @@ SMP_NODISCARD enum smp_status smp_pool_create(smp_device device, const struct sm
  * `spec`: not null, UTF-8, read during the call only. `out`: as in smp_pool_create.
  * Errors: SMP_ERROR_SPEC_SYNTAX, naming the column; else as smp_pool_create.
  */
-SMP_NODISCARD enum smp_status smp_pool_create_from_spec(smp_device device, const char *spec, smp_pool *out);
+SMP_NODISCARD smp_status smp_pool_create_from_spec(smp_device device, const char *spec, smp_pool *out);
 
 /**
  * Destroys a pool. Live blocks stay usable, their later free succeeds, and the memory goes with the last.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_pool_destroy(smp_pool pool);
+smp_status smp_pool_destroy(smp_pool pool);
 
 /**
  * Gives free pages back to the device while at least `keep` bytes stay reserved. Pages with live blocks stay, and so
@@ -1653,7 +1668,7 @@ enum smp_status smp_pool_destroy(smp_pool pool);
  *
  * `keep`: bytes. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_pool_trim_to(smp_pool pool, uint64_t keep);
+smp_status smp_pool_trim_to(smp_pool pool, uint64_t keep);
 
 /**
  * Reads an attribute.
@@ -1661,7 +1676,7 @@ enum smp_status smp_pool_trim_to(smp_pool pool, uint64_t keep);
  * `attribute`: SMP_ATTRIBUTE_...; the numbers are those of CUmemPool_attribute. `out`: not null.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown attribute.
  */
-enum smp_status smp_pool_get_attribute(smp_pool pool, uint32_t attribute, uint64_t *out);
+smp_status smp_pool_get_attribute(smp_pool pool, uint32_t attribute, uint64_t *out);
 
 /**
  * Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value.
@@ -1669,14 +1684,14 @@ enum smp_status smp_pool_get_attribute(smp_pool pool, uint32_t attribute, uint64
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown or read-only attribute
  * or a value it cannot have.
  */
-enum smp_status smp_pool_set_attribute(smp_pool pool, uint32_t attribute, uint64_t value);
+smp_status smp_pool_set_attribute(smp_pool pool, uint32_t attribute, uint64_t value);
 
 /**
  * The figures of a pool.
  *
  * `out`: not null; struct_size set. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE.
  */
-enum smp_status smp_pool_get_stats(smp_pool pool, struct smp_pool_stats *out);
+smp_status smp_pool_get_stats(smp_pool pool, smp_pool_stats *out);
 
 /**
  * The figures of one entry of a pool.
@@ -1684,7 +1699,7 @@ enum smp_status smp_pool_get_stats(smp_pool pool, struct smp_pool_stats *out);
  * `index`: below smp_pool_stats.entry_count. `out`: not null; struct_size set.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE, also for an index out of range.
  */
-enum smp_status smp_pool_get_entry_stats(smp_pool pool, uint32_t index, struct smp_pool_stats *out);
+smp_status smp_pool_get_entry_stats(smp_pool pool, uint32_t index, smp_pool_stats *out);
 
 /**
  * Sets what is called when an allocation of this pool is about to fail; replaces the one before.
@@ -1692,9 +1707,9 @@ enum smp_status smp_pool_get_entry_stats(smp_pool pool, uint32_t index, struct s
  * `callback`: null removes it. `user`: handed to it as it is; must stay valid until the callback is replaced or the pool
  * is destroyed, and no allocation of the pool is running. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */
-enum smp_status smp_pool_set_out_of_memory_callback(smp_pool pool,
-                                                    smp_out_of_memory_fn callback,
-                                                    void *user);
+smp_status smp_pool_set_out_of_memory_callback(smp_pool pool,
+                                               smp_out_of_memory_fn callback,
+                                               void *user);
 
 /**
  * Reports a pool's configuration and figures.
@@ -1702,7 +1717,7 @@ enum smp_status smp_pool_set_out_of_memory_callback(smp_pool pool,
  * `format`: SMP_REPORT_TEXT or SMP_REPORT_JSON. `write`: not null; called on this thread before the call returns.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE; SMP_ERROR_IO if `write` refuses.
  */
-enum smp_status smp_pool_report(smp_pool pool, uint32_t format, smp_write_fn write, void *user);
+smp_status smp_pool_report(smp_pool pool, uint32_t format, smp_write_fn write, void *user);
 
 /**
  * What the last failed call of this thread said. Calls that succeed, or answer SMP_NOT_READY or SMP_UNPROVEN, leave it.
@@ -1710,7 +1725,7 @@ enum smp_status smp_pool_report(smp_pool pool, uint32_t format, smp_write_fn wri
  * `out`: not null; struct_size set. Before the first failure status is SMP_SUCCESS and the text empty.
  * Errors: SMP_ERROR_INVALID_VALUE if `out` is null or its struct_size is none this library knows; the last error stays.
  */
-enum smp_status smp_last_error(struct smp_error *out);
+smp_status smp_last_error(smp_error *out);
 
 /**
  * The name of a status as in this header, such as "SMP_ERROR_FREED"; "SMP_UNKNOWN_STATUS" for a number not known.
@@ -1733,14 +1748,14 @@ const char *smp_status_description(uint32_t status);
  * `out`: not null; the caller owns the stream and gives it back with smp_stream_destroy.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED for the device; SMP_ERROR_INVALID_VALUE.
  */
-SMP_NODISCARD enum smp_status smp_stream_create(smp_device device, uint32_t create_flags, smp_stream *out);
+SMP_NODISCARD smp_status smp_stream_create(smp_device device, uint32_t create_flags, smp_stream *out);
 
 /**
  * Destroys a created stream. It returns at once; what was submitted still runs, and allocations made on it stay.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for a default stream.
  */
-enum smp_status smp_stream_destroy(smp_stream stream);
+smp_status smp_stream_destroy(smp_stream stream);
 
 /**
  * Tells that the caller is about to destroy a stream of its own, before it does; without it a recycled handle value could
@@ -1748,13 +1763,13 @@ enum smp_status smp_stream_destroy(smp_stream stream);
  *
  * Errors: as smp_stream_destroy.
  */
-enum smp_status smp_stream_release(smp_device device,
-                                   smp_stream stream);
+smp_status smp_stream_release(smp_device device,
+                              smp_stream stream);
 
 /**
  * smp_stream_release as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_stream_release_ptsz(smp_device device, smp_stream stream);
+smp_status smp_stream_release_ptsz(smp_device device, smp_stream stream);
 
 /**
  * Waits until everything submitted to the stream has executed, with all it depends on; the host has then observed it,
@@ -1762,36 +1777,36 @@ enum smp_status smp_stream_release_ptsz(smp_device device, smp_stream stream);
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_stream_synchronize(smp_device device, smp_stream stream);
+smp_status smp_stream_synchronize(smp_device device, smp_stream stream);
 
 /**
  * smp_stream_synchronize as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_stream_synchronize_ptsz(smp_device device, smp_stream stream);
+smp_status smp_stream_synchronize_ptsz(smp_device device, smp_stream stream);
 
 /**
  * Has everything submitted to the stream executed? Changes nothing; in particular nothing becomes observed.
  *
  * SMP_SUCCESS: yes. SMP_NOT_READY: no. Errors: as smp_stream_synchronize.
  */
-SMP_NODISCARD enum smp_status smp_stream_query(smp_device device, smp_stream stream);
+SMP_NODISCARD smp_status smp_stream_query(smp_device device, smp_stream stream);
 
 /**
  * smp_stream_query as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-SMP_NODISCARD enum smp_status smp_stream_query_ptsz(smp_device device, smp_stream stream);
+SMP_NODISCARD smp_status smp_stream_query_ptsz(smp_device device, smp_stream stream);
 
 /**
  * Tells where a stream stands.
  *
  * `out`: not null; struct_size set. Errors: as smp_stream_synchronize; SMP_ERROR_INVALID_VALUE.
  */
-enum smp_status smp_stream_get_info(smp_device device, smp_stream stream, struct smp_stream_info *out);
+smp_status smp_stream_get_info(smp_device device, smp_stream stream, smp_stream_info *out);
 
 /**
  * smp_stream_get_info as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_stream_get_info_ptsz(smp_device device, smp_stream stream, struct smp_stream_info *out);
+smp_status smp_stream_get_info_ptsz(smp_device device, smp_stream stream, smp_stream_info *out);
 
 /**
  * Makes what is submitted to the stream from now on wait for the event's point. A never-recorded event is complete; one
@@ -1799,12 +1814,12 @@ enum smp_status smp_stream_get_info_ptsz(smp_device device, smp_stream stream, s
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
-enum smp_status smp_stream_wait_event(smp_device device, smp_stream stream, smp_event event);
+smp_status smp_stream_wait_event(smp_device device, smp_stream stream, smp_event event);
 
 /**
  * smp_stream_wait_event as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
-enum smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream, smp_event event);
+smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream, smp_event event);
 
 /**
  * Starts recording a device to a file: every call that changes state, and every outside answer that mattered, in their
@@ -1814,7 +1829,7 @@ enum smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream,
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE, SMP_ERROR_IO;
  * SMP_ERROR_NOT_PERMITTED if the device is recorded already.
  */
-enum smp_status smp_trace_start(smp_device device, const char *path);
+smp_status smp_trace_start(smp_device device, const char *path);
 
 /**
  * Stops recording and completes the file.
@@ -1822,7 +1837,7 @@ enum smp_status smp_trace_start(smp_device device, const char *path);
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_NOT_PERMITTED if nothing records;
  * SMP_ERROR_IO if writing failed, now or since the start.
  */
-enum smp_status smp_trace_stop(smp_device device);
+smp_status smp_trace_stop(smp_device device);
 
 /**
  * Replays a trace of either version on a model device of its own.
@@ -1832,9 +1847,9 @@ enum smp_status smp_trace_stop(smp_device device);
  * SMP_ERROR_TRACE_SYNTAX, naming file and line; SMP_ERROR_REPLAY_MISMATCH if a version-2 trace's answers differ from the
  * model's.
  */
-enum smp_status smp_trace_replay(const char *path,
-                                 const struct smp_replay_options *options,
-                                 struct smp_replay_result *out);
+smp_status smp_trace_replay(const char *path,
+                            const smp_replay_options *options,
+                            smp_replay_result *out);
 
 /**
  * The version of the library in use: major * 10000 + minor * 100 + patch, as the header's SMP_VERSION is made.

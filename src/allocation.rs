@@ -38,7 +38,7 @@ pub struct smp_alloc_desc {
     pub size: u64,
     /// A power of two up to the device's page granularity; 0: the device's alignment.
     pub alignment: u64,
-    /// The stream.
+    /// The stream; must be null in smp_alloc_ex.
     pub stream: smp_stream,
     /// Null, or at most SMP_NAME_MAX bytes of UTF-8; copied.
     pub name: *const c_char,
@@ -158,6 +158,29 @@ pub unsafe extern "C" fn smp_alloc(pool: smp_pool, size: u64, out: *mut smp_allo
     unsafe { allocate(out, || pool::alloc(pool.id(), size, &AllocOptions::default())) }
 }
 
+/// As smp_alloc, with an alignment and a name.
+///
+/// `desc`: not null; its stream must be null; read during the call only. `out`: not null; set to null on failure.
+/// Errors: as smp_alloc; SMP_ERROR_INVALID_VALUE also for a bad struct_size, flag, alignment, name or a stream.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smp_alloc_ex(
+    pool: smp_pool,
+    desc: *const smp_alloc_desc,
+    out: *mut smp_allocation,
+) -> smp_status {
+    // SAFETY: both pointers are null or the caller's, as documented.
+    unsafe {
+        allocate(out, || {
+            let desc = read_desc(desc)?;
+            if !desc.stream.is_null() {
+                return Err(invalid("desc->stream must be null: a host-ordered allocation belongs to no stream"));
+            }
+            pool::alloc(pool.id(), desc.size, &options(&desc)?)
+        })
+    }
+}
+
 /// Frees an allocation in the order of `stream`, which may be another than it was allocated on: all its uses must be
 /// ordered before this point. Its bytes may serve work ordered after this point and after every added user.
 ///
@@ -225,6 +248,17 @@ pub extern "C" fn smp_free_ptr_async(device: smp_device, ptr: *mut c_void, strea
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_ptr_async_ptsz(device: smp_device, ptr: *mut c_void, stream: smp_stream) -> smp_status {
     call(|| free_ptr(device, ptr, per_thread(stream)))
+}
+
+/// As smp_free, by pointer: the model address, or what an allocation's pointer is. Null is freed by doing nothing.
+///
+/// Errors: SMP_ERROR_INVALID_VALUE if `ptr` is not the start of a live allocation of this device; else as smp_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn smp_free_ptr(device: smp_device, ptr: *mut c_void) -> smp_status {
+    call(|| match starting_at(device, ptr)? {
+        Some(allocation) => pool::free(allocation),
+        None => Ok(()),
+    })
 }
 
 /// The pointer of a live allocation: the device pointer on the CUDA device, the host address with host backing, else the
@@ -369,15 +403,33 @@ unsafe fn allocate(out: *mut smp_allocation, body: impl FnOnce() -> Result<Alloc
     status
 }
 
+/// # Safety
+/// `desc` is null or points to a struct of the size it states.
 unsafe fn allocate_ex(
     pool: smp_pool,
     desc: *const smp_alloc_desc,
     mean: impl FnOnce(smp_stream) -> smp_stream,
 ) -> Result<AllocationId> {
-    // SAFETY: null or a struct of the size it states.
+    // SAFETY: as promised.
+    unsafe {
+        let desc = read_desc(desc)?;
+        pool::alloc_async_with(pool.id(), desc.size, mean(desc.stream).id(), &options(&desc)?)
+    }
+}
+
+/// # Safety
+/// `desc` is null or points to a struct of the size it states.
+unsafe fn read_desc(desc: *const smp_alloc_desc) -> Result<smp_alloc_desc> {
+    // SAFETY: as promised.
     let desc = unsafe { read(desc, "desc") }?;
     flags(desc.flags, 0, "desc->flags")?;
     reserved(&desc.reserved, "desc")?;
+    Ok(desc)
+}
+
+/// # Safety
+/// The name is null or NUL-terminated.
+unsafe fn options(desc: &smp_alloc_desc) -> Result<AllocOptions<'_>> {
     let name = match desc.name.is_null() {
         true => None,
         // SAFETY: not null, so the caller's NUL-terminated text.
@@ -387,8 +439,7 @@ unsafe fn allocate_ex(
     if length > SMP_NAME_MAX as usize {
         return Err(invalid(format_args!("desc->name has {length} bytes; at most {SMP_NAME_MAX} fit")));
     }
-    let options = AllocOptions { alignment: desc.alignment, name };
-    pool::alloc_async_with(pool.id(), desc.size, mean(desc.stream).id(), &options)
+    Ok(AllocOptions { alignment: desc.alignment, name })
 }
 
 /// # Safety
@@ -408,16 +459,25 @@ unsafe fn allocate_ptr(pool: smp_pool, size: u64, stream: smp_stream, out: *mut 
     status
 }
 
-fn free_ptr(device: smp_device, pointer: *mut c_void, stream: smp_stream) -> Result<()> {
+/// The live allocation that starts at `pointer`; none for null, as cuMemFree(0).
+fn starting_at(device: smp_device, pointer: *mut c_void) -> Result<Option<AllocationId>> {
     if pointer.is_null() {
-        // As cuMemFree(0). The handle is still checked, so that a wrong one does not hide behind a null pointer.
-        return smp_core::device::info(device.id()).map(drop);
+        // The handle is still checked, so that a wrong one does not hide behind a null pointer.
+        return smp_core::device::info(device.id()).map(|_| None);
     }
-    let (allocation, offset) = pool::find(device.id(), pointer.addr() as u64)?;
-    if offset != 0 {
-        return Err(invalid(format_args!("{pointer:p} lies {offset} bytes inside an allocation; free takes its start")));
+    match pool::find(device.id(), pointer.addr() as u64)? {
+        (allocation, 0) => Ok(Some(allocation)),
+        (_, offset) => {
+            Err(invalid(format_args!("{pointer:p} lies {offset} bytes inside an allocation; a free takes its start")))
+        }
     }
-    pool::free_async(allocation, stream.id())
+}
+
+fn free_ptr(device: smp_device, pointer: *mut c_void, stream: smp_stream) -> Result<()> {
+    match starting_at(device, pointer)? {
+        Some(allocation) => pool::free_async(allocation, stream.id()),
+        None => Ok(()),
+    }
 }
 
 fn is_ready_on(allocation: smp_allocation, consumer: smp_stream) -> Result<Status> {

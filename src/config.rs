@@ -128,10 +128,7 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
             return Err(refused("config->preset must be 0 when entries are given"));
         }
         if given.entry_count > MAX_ENTRIES as u64 {
-            return Err(refused(format_args!(
-                "entries: at most {MAX_ENTRIES} entries, got {}",
-                given.entry_count
-            )));
+            return Err(refused(format_args!("entries: at most {MAX_ENTRIES} entries, got {}", given.entry_count)));
         }
         // SAFETY: the caller's array of that many entries; the count is small.
         let entries = unsafe { std::slice::from_raw_parts(given.entries, given.entry_count as usize) };

@@ -174,7 +174,8 @@ pub struct smp_out_of_memory {
 
 /// Called when an allocation is about to fail: nonzero to try again, 0 to let it fail. It runs on the allocating thread
 /// with no lock held; it may free, trim or synchronise, but not allocate from this pool. `info` lives for the call only.
-pub type smp_out_of_memory_fn = Option<unsafe extern "C" fn(user: *mut c_void, info: *const smp_out_of_memory) -> c_int>;
+pub type smp_out_of_memory_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, info: *const smp_out_of_memory) -> c_int>;
 
 /// Creates a pool on a device.
 ///
@@ -284,11 +285,7 @@ pub unsafe extern "C" fn smp_pool_get_stats(pool: smp_pool, out: *mut smp_pool_s
 /// `index`: below smp_pool_stats.entry_count. `out`: not null; struct_size set.
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE, also for an index out of range.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smp_pool_get_entry_stats(
-    pool: smp_pool,
-    index: u32,
-    out: *mut smp_pool_stats,
-) -> smp_status {
+pub unsafe extern "C" fn smp_pool_get_entry_stats(pool: smp_pool, index: u32, out: *mut smp_pool_stats) -> smp_status {
     call(|| {
         // SAFETY: null or a struct of the size it states.
         let out = unsafe { Out::new(out, "out") }?;
