@@ -1,0 +1,110 @@
+/* The steady state that scripts/instructions.sh counts: N blocks stay live; each round frees a few of them and
+ * allocates as many of other sizes, in one of three orders. Under callgrind instrumentation is on only while the rounds
+ * run, so the building of the N blocks costs nothing and counts nothing; callgrind is told to count only what lies
+ * inside smp_alloc_async and smp_free_async.
+ *
+ * instructions LIVE_BLOCKS lifo|fifo|random
+ * Prints the number of alloc and free pairs that were counted.
+ */
+#include <smp.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <valgrind/callgrind.h>
+
+enum { BURST = 8, WARM_ROUNDS = 1000, ROUNDS = 2500 };
+
+static uint64_t state = 0x9E3779B97F4A7C15u; /* any constant: each run is the same */
+
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+/* 256 bytes to 128 KiB, as many in each doubling: what the smallest class of the default preset serves. */
+static uint64_t draw_size(void)
+{
+    uint64_t low = UINT64_C(256) << (draw() % 9u);
+    return low + draw() % low;
+}
+
+static void must(smp_status status, const char *what)
+{
+    if (status != SMP_SUCCESS) {
+        smp_error error = SMP_ERROR_INIT;
+        (void)smp_last_error(&error);
+        fprintf(stderr, "%s: %s: %s\n", what, smp_status_name((uint32_t)status), error.text);
+        exit(1);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    smp_device_desc desc = SMP_DEVICE_DESC_INIT;
+    smp_device device = NULL;
+    smp_pool pool = NULL;
+    smp_stream stream = NULL;
+    smp_allocation *live, taken[BURST];
+    uint64_t sizes[BURST];
+    size_t n, capacity, head = 0, tail, i;
+    long round;
+    int lifo, fifo;
+
+    if (argc != 3 || (n = (size_t)strtoull(argv[1], NULL, 10)) < BURST) {
+        fprintf(stderr, "usage: instructions LIVE_BLOCKS lifo|fifo|random\n");
+        return 2;
+    }
+    lifo = strcmp(argv[2], "lifo") == 0;
+    fifo = strcmp(argv[2], "fifo") == 0;
+    if (!lifo && !fifo && strcmp(argv[2], "random") != 0) {
+        fprintf(stderr, "instructions: no such order: %s\n", argv[2]);
+        return 2;
+    }
+
+    desc.kind = SMP_DEVICE_MODEL;
+    must(smp_device_open(&desc, &device), "open");
+    must(smp_pool_create(device, NULL, &pool), "pool");
+    must(smp_stream_create(device, 0u, &stream), "stream");
+
+    /* A ring: FIFO takes from the head, LIFO and random from and to the tail. */
+    capacity = n + (size_t)(WARM_ROUNDS + ROUNDS) * BURST;
+    live = (smp_allocation *)malloc(capacity * sizeof *live);
+    if (live == NULL) {
+        fprintf(stderr, "instructions: no memory\n");
+        return 1;
+    }
+    for (tail = 0; tail < n; ++tail) {
+        must(smp_alloc_async(pool, draw_size(), stream, &live[tail]), "alloc");
+    }
+
+    for (round = 0; round < WARM_ROUNDS + ROUNDS; ++round) {
+        for (i = 0; i < BURST; ++i) {
+            if (fifo) {
+                taken[i] = live[head++];
+            } else {
+                size_t at = lifo ? tail - 1 : (size_t)(draw() % tail);
+                taken[i] = live[at];
+                live[at] = live[--tail];
+            }
+            sizes[i] = draw_size();
+        }
+        if (round == WARM_ROUNDS) {
+            CALLGRIND_START_INSTRUMENTATION;
+            CALLGRIND_ZERO_STATS;
+        }
+        for (i = 0; i < BURST; ++i) {
+            if (smp_free_async(taken[i], stream) != SMP_SUCCESS) must(SMP_ERROR_INTERNAL, "free");
+        }
+        for (i = 0; i < BURST; ++i) {
+            if (smp_alloc_async(pool, sizes[i], stream, &live[tail++]) != SMP_SUCCESS) must(SMP_ERROR_INTERNAL, "alloc");
+        }
+    }
+    CALLGRIND_STOP_INSTRUMENTATION;
+    printf("%d\n", ROUNDS * BURST);
+    free(live);
+    return 0;
+}

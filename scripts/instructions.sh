@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Instructions per allocation and free through the shipped library, by the number of live blocks and the order in which
+# they go: the cost must not grow with the blocks. Fails if a figure is above twice that of 10 live blocks.
+#
+# instructions.sh [BUILD_DIR]    BUILD_DIR: a built tree of the top-level CMakeLists.txt (default: build/release)
+# Counted by callgrind, inside smp_alloc_async and smp_free_async only; the figures are the same at every run.
+given=${1:+$(realpath -m "$1")}
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+build=${given:-$root/build/release}
+need valgrind=valgrind gcc=gcc /usr/include/valgrind/callgrind.h=valgrind
+[ -f "$build/lib/libsmp.so" ] || build_tree "$build" >/dev/null
+
+work=$build/instructions
+mkdir -p "$work"
+# -z now: the dynamic linker's work at first calls is not the library's.
+gcc -std=c99 -O2 -Wall -Wextra -Iinclude scripts/instructions.c -o "$work/instructions" \
+    -L"$build/lib" -lsmp -Wl,-rpath,"$build/lib" -Wl,-z,now
+
+count() { # count LIVE ORDER: instructions per pair
+    local out=$work/callgrind.$1.$2 pairs total
+    pairs=$(valgrind --tool=callgrind --instr-atstart=no --toggle-collect=smp_alloc_async \
+        --toggle-collect=smp_free_async --callgrind-out-file="$out" "$work/instructions" "$1" "$2" 2>"$out.log") ||
+        { cat "$out.log" >&2; die "the run with $1 live blocks in $2 order failed"; }
+    total=$(awk '/^(summary|totals):/ {print $2; exit}' "$out")
+    [ "${total:-0}" -gt 0 ] || die "callgrind counted nothing with $1 live blocks in $2 order"
+    echo $((total / pairs))
+}
+
+say "instructions per alloc and free, shipped library, 256 B to 128 KiB, one stream"
+printf '%-8s %10s %10s %10s %10s\n' order 10 1,000 100,000 1,000,000
+bad=0
+for order in lifo fifo random; do
+    row=() base=
+    for live in 10 1000 100000 1000000; do
+        figure=$(count $live $order)
+        base=${base:-$figure}
+        row+=("$figure")
+        [ "$figure" -le $((2 * base)) ] || { bad=1; over="$order at $live live blocks: $figure, with 10: $base"; }
+    done
+    printf '%-8s %10s %10s %10s %10s\n' $order "${row[@]}"
+done
+[ $bad = 0 ] || die "above twice the figure of 10 live blocks: $over"

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# All tests, in stages; stops at the first that fails. On a new machine with Rust and gcc it installs what it needs.
+#
+# test.sh [STAGE...]             only these stages (and what they build on); test.sh --list names them
+#
+# Ends with one line 'N passed, N failed', counting stages. The log of each stage is in build/logs/.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+build=$root/build
+cargo=${CARGO:-cargo}
+
+# --- the stages
+
+stage_format() { "$cargo" fmt --all --check; }
+
+stage_clippy() {
+    "$cargo" clippy --workspace --all-targets --locked -- -D warnings
+    "$cargo" clippy --workspace --all-targets --locked --features rule-switches -- -D warnings
+}
+
+stage_docs() { RUSTDOCFLAGS="-D warnings" "$cargo" doc --workspace --no-deps --locked; }
+
+stage_cargo_test() { "$cargo" test --workspace --locked; }
+
+# The shipped build; the C tests against it, as C99 and C++17, shared and static.
+stage_build() { build_tree "$build/release" -DSMP_BUILD_TESTS=ON; }
+stage_ctest() { run_ctest "$build/release"; }
+
+stage_header() {
+    # NVIDIA's cuda.h comes in a wheel of a few megabytes; nothing of it is run or shipped.
+    local cuda
+    if [ ! -x "$build/venv/bin/pip" ]; then python3 -m venv "$build/venv"; fi
+    "$build/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps nvidia-cuda-runtime
+    cuda=$(find "$build/venv" -name cuda.h | head -n 1)
+    [ -n "$cuda" ] || { echo "the nvidia-cuda-runtime wheel brought no cuda.h"; return 1; }
+    c_tests/header/matrix.sh "$build/header" "$build/release/lib" "$(dirname "$cuda")"
+}
+
+stage_package() { c_tests/package/run.sh "$build/release" "$build/package"; }
+
+stage_quickstart() { SMP_BUILD_DIR=$build scripts/quickstart.sh "$build/quickstart-prefix"; }
+
+stage_asan() {
+    build_tree "$build/asan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=address
+    run_ctest "$build/asan"
+}
+
+stage_tsan() {
+    build_tree "$build/tsan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=thread
+    # The single-threaded tests have nothing to show here.
+    run_ctest "$build/tsan" -L stress
+}
+
+stage_valgrind() {
+    # memcheck on the shipped library; the stress programs are ThreadSanitizer's.
+    local test failed=0 n=0
+    for test in "$build"/release/c_tests/c99.shared.test_* "$build"/release/c_tests/cxx17.static.test_*; do
+        echo "memcheck $(basename "$test")"
+        n=$((n + 1))
+        valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
+            --errors-for-leak-kinds=definite "$test" >"$test.memcheck" 2>&1 ||
+            { cat "$test.memcheck"; echo "memcheck: $(basename "$test") failed"; failed=1; break; }
+    done
+    [ $failed = 0 ] && [ $n -gt 0 ]
+}
+
+stage_instructions() { scripts/instructions.sh "$build/release"; }
+
+stage_rules() { scripts/rules.sh; }
+
+run_ctest() { # run_ctest TREE ARGS...
+    local tree=$1
+    shift
+    # --no-tests=error: a build without tests is a failure, not a success.
+    (cd "$tree" && ctest --output-on-failure --no-tests=error --parallel "$jobs" "$@")
+}
+
+# One line of what a stage did, from its log.
+summary() {
+    case $1 in
+        cargo_test) awk '/^test result:/ {p += $4; i += $8} END {printf "(%d tests, %d ignored)", p, i}' "$2" ;;
+        ctest | asan | tsan) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
+        header | package) tail -n 1 "$2" | sed 's/^[a-z/.]*: \(.*\)$/(\1)/' ;;
+        valgrind) echo "($(grep -c '^memcheck ' "$2") test programs)" ;;
+        instructions | rules) echo; sed 's/^/    /' "$2" ;;
+    esac
+}
+
+# --- running them
+
+stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind instructions rules)
+
+if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
+wanted=("$@")
+for stage in "${wanted[@]}"; do
+    declare -F "stage_$stage" >/dev/null || die "no stage '$stage'; there are: ${stages[*]}"
+done
+
+need_rust
+need gcc=gcc g++=g++ cmake=cmake make=make pkg-config=pkg-config valgrind=valgrind \
+    /usr/include/valgrind/callgrind.h=valgrind python3=python3 objdump=binutils
+# Debian's python3 comes without what a virtual environment needs; the file named is never there.
+python3 -c 'import ensurepip, venv' 2>/dev/null || need /no/python3-venv=python3-venv
+mkdir -p "$build/logs"
+
+passed=0 begun=$SECONDS
+for stage in "${stages[@]}"; do
+    if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $stage "* ]]; then continue; fi
+    printf '%-14s ' "$stage"
+    start=$SECONDS
+    log=$build/logs/$stage.log
+    # A stage runs in a shell of its own with -e in force, which a function called in a condition would not have.
+    set +e
+    (set -euo pipefail; "stage_$stage") >"$log" 2>&1 </dev/null
+    status=$?
+    set -e
+    if [ $status != 0 ]; then
+        say "FAILED after $((SECONDS - start)) s; the end of $log:"
+        tail -n 60 "$log"
+        say ""
+        say "stage '$stage' failed; run it alone with scripts/test.sh $stage"
+        say "$passed passed, 1 failed"
+        exit 1
+    fi
+    passed=$((passed + 1))
+    say "ok, $((SECONDS - start)) s  $(summary "$stage" "$log")"
+done
+say "all in $((SECONDS - begun)) s"
+say "$passed passed, 0 failed"
