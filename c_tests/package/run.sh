@@ -109,6 +109,12 @@ for program in pc_c_shared pc_cpp_shared pc_c_static pc_cpp_static; do
 done
 ! ldd "$work/pc_c_static" | grep -q libsmp || fail "the static pkg-config consumer needs libsmp.so"
 
+# The C program on README's first screen is what a newcomer copies: it must build without a warning and run.
+awk '/^```c$/ {c=1; next} /^```$/ {c=0} c' "$root/README.md" >"$work/readme.c"
+grep -q smp_alloc_async "$work/readme.c" || fail "README.md shows no C program"
+quiet gcc -std=c99 -Wall -Wextra -Wpedantic -Werror $cflags "$work/readme.c" -o "$work/readme" $shared_libs
+LD_LIBRARY_PATH="$moved/$libdir" quiet "$work/readme"
+
 # --- uninstall: what others put beside the package stays, nothing else does
 mv "$moved" "$first"
 touch "$first/$libdir/cmake/somebody-elses-file"
