@@ -1,3 +1,30 @@
 //! The core of libsmp: a model of CUDA's stream-ordered allocator that decides, above a device that only supplies
 //! pages and clocks.
+//!
+//! The rules are in `docs/placement.md`. Everything is named by handles that may be passed anywhere at any time; a bad
+//! one is an error. No function here panics on any argument.
+
+#![forbid(unsafe_code)]
+
+#[path = "device/mod.rs"]
+mod device_source;
 pub mod error;
+mod handle;
+pub mod log;
+mod order;
+pub mod pool;
+pub mod rules;
+mod runtime;
+mod slab;
+
+/// Devices: opening, asking, synchronising, closing.
+pub mod device {
+    pub use crate::device_source::{DeviceInfo, DeviceKind, ModelOptions};
+    pub use crate::runtime::device::*;
+}
+pub use runtime::{event, stream};
+
+pub use error::{Error, Result, Status};
+pub use handle::{AllocationId, DeviceId, EventId, PoolId, StreamId};
+pub use order::{Point, Progress, StreamOrderId, StreamRef};
+pub use pool::config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};

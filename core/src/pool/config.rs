@@ -7,7 +7,6 @@ pub type MemorySize = u64;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 
 /// Page size of the *cuda* entry kind, as the driver's own pool: 32 MiB.
 pub const CUDA_PAGE: u64 = 32 * MIB;
@@ -104,8 +103,7 @@ impl PoolConfig {
             max_pool_size: None,
             dealloc_period: None,
         };
-        let exclusive =
-            |max_alloc_size| MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period: None };
+        let exclusive = |max_alloc_size| MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period: None };
         let entries = match preset {
             Preset::SubSlices => vec![
                 sliced(2 * MIB, 128 * KIB),
@@ -115,7 +113,6 @@ impl PoolConfig {
             ],
             Preset::ExclusivePages => {
                 let mut entries: Vec<_> = (0..8).map(|i| exclusive((2 * MIB) << (2 * i))).collect();
-                debug_assert!((2 * MIB) << 14 == 32 * GIB);
                 entries.push(exclusive(u64::MAX));
                 entries
             }
@@ -141,11 +138,7 @@ impl PoolConfig {
                 format_args!("entries: at most {MAX_ENTRIES} entries, got {}", self.entries.len()),
             ));
         }
-        self.entries
-            .iter()
-            .enumerate()
-            .map(|(index, entry)| entry.validate(index, alignment, granularity))
-            .collect()
+        self.entries.iter().enumerate().map(|(index, entry)| entry.validate(index, alignment, granularity)).collect()
     }
 }
 

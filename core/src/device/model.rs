@@ -1,0 +1,129 @@
+//! The model device: pages without a GPU, unlimited or with a capacity, as numbers or backed by host memory.
+
+use super::{Grant, PageSource, Refused};
+use crate::error::{Error, Result, Status};
+use parking_lot::Mutex;
+
+/// How a model device is to behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// Alignment of blocks in bytes: a power of two from 16 to the page granularity.
+    pub alignment: u64,
+    /// Granularity of pages in bytes: a power of two up to 2^40.
+    pub page_granularity: u64,
+    /// Bytes of pages the device can grant; `u64::MAX`: unlimited (with host backing: 1 GiB).
+    pub capacity: u64,
+    /// Streams run only when advanced or synchronised.
+    pub lazy: bool,
+    /// Pages are host memory, committed as touched; pointers can be read and written.
+    pub host_backing: bool,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        ModelOptions { alignment: 512, page_granularity: 2 << 20, capacity: u64::MAX, lazy: false, host_backing: false }
+    }
+}
+
+/// Capacity of a host-backed model device that names none: 1 GiB.
+pub(crate) const DEFAULT_BACKING: u64 = 1 << 30;
+
+impl ModelOptions {
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        let refuse = |why: String| Err(Error::new(Status::InvalidValue, why));
+        if !self.page_granularity.is_power_of_two() || self.page_granularity > 1 << 40 {
+            return refuse(format!("page_granularity: {} is not a power of two up to 2^40", self.page_granularity));
+        }
+        if !self.alignment.is_power_of_two() || self.alignment < 16 || self.alignment > self.page_granularity {
+            return refuse(format!(
+                "alignment: {} is not a power of two from 16 to the page granularity ({})",
+                self.alignment, self.page_granularity
+            ));
+        }
+        if self.capacity == 0 {
+            return refuse("capacity: must not be 0".into());
+        }
+        if self.host_backing && self.capacity == u64::MAX {
+            self.capacity = DEFAULT_BACKING;
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Default)]
+struct Supply {
+    granted: u64,
+    skip: u64,
+    refuse: u64,
+    refuse_releases: u64,
+    capacity: u64,
+}
+
+pub(crate) struct ModelDevice {
+    supply: Mutex<Supply>,
+    host_backing: bool,
+    alignment: u64,
+}
+
+impl ModelDevice {
+    pub(crate) fn new(options: &ModelOptions) -> Self {
+        ModelDevice {
+            supply: Mutex::new(Supply { capacity: options.capacity, ..Supply::default() }),
+            host_backing: options.host_backing,
+            alignment: options.alignment.max(4096),
+        }
+    }
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        self.supply.lock().capacity = bytes;
+    }
+    pub(crate) fn refuse_pages(&self, skip: u64, count: u64) {
+        let mut supply = self.supply.lock();
+        (supply.skip, supply.refuse) = (skip, count);
+    }
+    pub(crate) fn refuse_releases(&self, count: u64) {
+        self.supply.lock().refuse_releases = count;
+    }
+}
+
+impl PageSource for ModelDevice {
+    fn allocate(&self, bytes: u64, _address: u64) -> std::result::Result<Grant, Refused> {
+        let mut supply = self.supply.lock();
+        if supply.skip > 0 {
+            supply.skip -= 1;
+        } else if supply.refuse > 0 {
+            supply.refuse -= 1;
+            return Err(Refused);
+        }
+        let after = supply.granted.checked_add(bytes).filter(|&after| after <= supply.capacity).ok_or(Refused)?;
+        let mut grant = Grant::default();
+        if self.host_backing {
+            let length = usize::try_from(bytes + self.alignment).map_err(|_| Refused)?;
+            let mut backing: Vec<u8> = Vec::new();
+            backing.try_reserve_exact(length).map_err(|_| Refused)?;
+            // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.
+            backing = vec![0; length];
+            let base = backing.as_mut_ptr() as u64;
+            grant = Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing) };
+        }
+        supply.granted = after;
+        Ok(grant)
+    }
+
+    fn release(&self, grant: Grant, bytes: u64) -> std::result::Result<(), Grant> {
+        let mut supply = self.supply.lock();
+        if supply.refuse_releases > 0 {
+            supply.refuse_releases -= 1;
+            return Err(grant);
+        }
+        supply.granted -= bytes;
+        Ok(())
+    }
+
+    fn memory(&self) -> (u64, u64) {
+        let supply = self.supply.lock();
+        match supply.capacity {
+            u64::MAX => (u64::MAX, u64::MAX),
+            capacity => (capacity.saturating_sub(supply.granted), capacity),
+        }
+    }
+}

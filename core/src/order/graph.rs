@@ -1,0 +1,345 @@
+//! The order of one device: its streams, the legacy stream's barriers, execution and observation.
+//!
+//! Locks, outermost first: `barrier`, then one stream's lock, then the leaves (`dirty`, `barrier_clock`, `streams`).
+
+use super::{At, Clock, State, Stream, StreamRef};
+use crate::slab::Slab;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub(crate) type Table<X> = Slab<Stream<X>>;
+
+/// What one device knows of its streams beyond their own records.
+pub(crate) struct Order {
+    pub(crate) uid: u32,
+    next_ordinal: AtomicU32,
+    /// Sequence number of the legacy stream's last barrier, 0 if none.
+    barrier: AtomicU64,
+    /// Serialises barriers.
+    barriers: Mutex<()>,
+    /// Blocking streams with something submitted since the last barrier.
+    dirty: Mutex<Vec<StreamRef>>,
+    /// What the last barrier was ordered after, beside the blocking streams themselves.
+    barrier_clock: Mutex<Clock>,
+    pub(crate) streams: Mutex<BTreeSet<StreamRef>>,
+    pub(crate) legacy: StreamRef,
+}
+
+/// What an operation about to be submitted is ordered after.
+pub(crate) struct Now {
+    pub(crate) clock: Clock,
+    barrier: u64,
+}
+
+impl Order {
+    /// A new order with its legacy stream. `None`: out of slots.
+    pub(crate) fn new<X: Default>(table: &Table<X>, uid: u32, device_slot: u32, lazy: bool) -> Option<Order> {
+        let slot = table.take_one()?;
+        let order = Order {
+            uid,
+            next_ordinal: AtomicU32::new(1),
+            barrier: AtomicU64::new(0),
+            barriers: Mutex::new(()),
+            dirty: Mutex::new(Vec::new()),
+            barrier_clock: Mutex::new(Clock::default()),
+            streams: Mutex::new(BTreeSet::new()),
+            legacy: StreamRef::new(0, slot),
+        };
+        order.open(table, order.legacy, device_slot, false, lazy);
+        Some(order)
+    }
+
+    fn open<X: Default>(
+        &self,
+        table: &Table<X>,
+        me: StreamRef,
+        device_slot: u32,
+        non_blocking: bool,
+        lazy: bool,
+    ) -> u32 {
+        let stream = table.at(me.slot());
+        let mut state = stream.state.lock();
+        let generation = state.generation.wrapping_add(1).max(1);
+        *state = State {
+            generation,
+            live: true,
+            me,
+            device_uid: self.uid,
+            device_slot,
+            non_blocking,
+            lazy,
+            // A barrier that came before the stream orders the stream's first operation too.
+            joined: 0,
+            ..State::default()
+        };
+        stream.name(self.uid, me);
+        self.streams.lock().insert(me);
+        generation
+    }
+
+    /// A new stream and its handle's generation. `None`: out of slots.
+    pub(crate) fn create<X: Default>(
+        &self,
+        table: &Table<X>,
+        device_slot: u32,
+        non_blocking: bool,
+        lazy: bool,
+    ) -> Option<(StreamRef, u32)> {
+        let slot = table.take_one()?;
+        let ordinal = self.next_ordinal.fetch_add(1, Ordering::Relaxed);
+        let me = StreamRef::new(ordinal, slot);
+        let generation = self.open(table, me, device_slot, non_blocking, lazy);
+        Some((me, generation))
+    }
+
+    /// All operations of `at.stream` up to `at.seq` have executed. A forgotten stream has nothing left to run.
+    pub(crate) fn done<X: Default>(&self, table: &Table<X>, at: At) -> bool {
+        let stream = table.at(at.stream.slot());
+        let executed = stream.executed();
+        !stream.is(self.uid, at.stream) || executed >= at.seq
+    }
+
+    /// The last operation of `stream` the host has observed; all of them for a forgotten one.
+    pub(crate) fn observed<X: Default>(&self, table: &Table<X>, stream: StreamRef) -> u64 {
+        let record = table.at(stream.slot());
+        let observed = record.observed();
+        if record.is(self.uid, stream) { observed } else { u64::MAX }
+    }
+
+    /// What the next operation of a stream is ordered after, the barrier it would depend on included.
+    pub(crate) fn now<X: Default>(&self, table: &Table<X>, state: &State<X>) -> Now {
+        if state.non_blocking || state.is_legacy() {
+            let clock = if state.is_legacy() && state.submitted > 0 {
+                state.clock.join(&Clock::default(), &[(state.me, state.submitted)], |_| 0)
+            } else {
+                state.clock.clone()
+            };
+            return Now { clock, barrier: 0 };
+        }
+        let barrier = self.barrier.load(Ordering::Acquire);
+        if barrier <= state.joined {
+            return Now { clock: state.clock.clone(), barrier: state.joined };
+        }
+        let shared = self.barrier_clock.lock();
+        // Read again under the lock: clock and number belong together.
+        let barrier = self.barrier.load(Ordering::Acquire);
+        let clock = state.clock.join(&shared, &[(self.legacy, barrier)], |stream| self.observed(table, stream));
+        Now { clock, barrier }
+    }
+
+    /// Nothing new would be brought in by the next operation (the usual case, read without a lock).
+    #[inline(always)]
+    pub(crate) fn is_joined<X>(&self, state: &State<X>) -> bool {
+        self.is_joined_parts(state.non_blocking, state.joined, state.me)
+    }
+
+    /// The same, for a caller that has other parts of the state borrowed.
+    #[inline(always)]
+    pub(crate) fn is_joined_parts(&self, non_blocking: bool, joined: u64, me: StreamRef) -> bool {
+        non_blocking || self.barrier.load(Ordering::Relaxed) <= joined || me.ordinal() == 0
+    }
+
+    /// Marks a blocking stream as having something a barrier must wait for.
+    #[inline(always)]
+    pub(crate) fn mark_dirty<X>(&self, state: &mut State<X>) {
+        self.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
+    }
+
+    /// The same, for a caller that has other parts of the state borrowed.
+    #[inline(always)]
+    pub(crate) fn mark_dirty_parts(&self, dirty: &mut bool, non_blocking: bool, me: StreamRef) {
+        if !*dirty && !non_blocking && me.ordinal() != 0 {
+            *dirty = true;
+            self.dirty.lock().push(me);
+        }
+    }
+
+    /// Submits `count` operations on a locked stream, the first depending on `deps`, ordered after `clock` beside. For
+    /// the legacy stream this is no barrier: see [`Order::submit_barrier`]. Returns the first number.
+    pub(crate) fn submit<X: Default>(
+        &self,
+        table: &Table<X>,
+        state: &mut State<X>,
+        count: u64,
+        mut deps: Vec<At>,
+        after: Option<&Clock>,
+    ) -> u64 {
+        let stream = table.at(state.me.slot());
+        let first = state.submitted + 1;
+        if !self.is_joined(state) {
+            let now = self.now(table, state);
+            state.joined = now.barrier;
+            deps.push(At { stream: self.legacy, seq: now.barrier });
+            state.set_clock(first, now.clock, stream.observed());
+        }
+        if after.is_some() || !deps.is_empty() {
+            let extra: Vec<(StreamRef, u64)> =
+                deps.iter().filter(|dep| dep.stream != state.me).map(|dep| (dep.stream, dep.seq)).collect();
+            let none = Clock::default();
+            let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
+                if s == state.me { u64::MAX } else { self.observed(table, s) }
+            });
+            state.set_clock(first, clock, stream.observed());
+        }
+        deps.retain(|&dep| dep.stream != state.me && !self.done(table, dep));
+        self.mark_dirty(state);
+        state.push(stream, count, deps)
+    }
+
+    /// Submits `count` operations on the legacy stream that are barriers: work, event records, waits.
+    /// The legacy stream must not be locked by the caller. Returns the first number and the clock at the last.
+    pub(crate) fn submit_barrier<X: Default>(
+        &self,
+        table: &Table<X>,
+        count: u64,
+        deps: Vec<At>,
+        after: Option<&Clock>,
+    ) -> u64 {
+        let _serial = self.barriers.lock();
+        let stream = table.at(self.legacy.slot());
+        // The number is taken first, held back by a dependency that cannot be met, so that whatever a blocking stream
+        // submits from now on is on the far side of the barrier.
+        let never = At { stream: self.legacy, seq: u64::MAX };
+        let first = stream.state.lock().push(stream, count, vec![never]);
+        let mut deps = deps;
+        let mut clocks: Vec<Clock> = Vec::new();
+        let mut extra: Vec<(StreamRef, u64)> = Vec::new();
+        extra.extend(deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)));
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        for member in dirty {
+            let record = table.at(member.slot());
+            let mut state = record.state.lock();
+            if !record.is(self.uid, member) {
+                continue;
+            }
+            let at = At { stream: member, seq: state.submitted };
+            state.taken_by_barrier(first, record.observed());
+            if !state.clock.entries().is_empty() {
+                clocks.push(state.clock.clone());
+            }
+            drop(state);
+            if !self.done(table, at) {
+                deps.push(at);
+            }
+        }
+        deps.retain(|&dep| dep.stream != self.legacy && !self.done(table, dep));
+        for clock in &clocks {
+            extra.extend(clock.entries().iter().filter(|entry| entry.0 != self.legacy));
+        }
+        let mut state = stream.state.lock();
+        let none = Clock::default();
+        let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
+            if s == self.legacy { u64::MAX } else { self.observed(table, s) }
+        });
+        state.set_clock(first, clock.clone(), stream.observed());
+        state.replace_deps(first, deps);
+        drop(state);
+        let mut shared = self.barrier_clock.lock();
+        *shared = clock;
+        self.barrier.store(first + count - 1, Ordering::Release);
+        drop(shared);
+        first
+    }
+
+    /// Runs eager streams on from where `start` moved, until nothing moves.
+    pub(crate) fn settle<X: Default>(&self, table: &Table<X>, start: StreamRef) {
+        let mut work = vec![start];
+        while let Some(at) = work.pop() {
+            let record = table.at(at.slot());
+            let mut state = record.state.lock();
+            if !record.is(self.uid, at) {
+                continue;
+            }
+            let blocked = if state.lazy { None } else { state.advance(record, u64::MAX, |dep| self.done(table, dep)) };
+            work.append(&mut state.waiters);
+            drop(state);
+            let Some(dep) = blocked else { continue };
+            let holder = table.at(dep.stream.slot());
+            let mut state = holder.state.lock();
+            if self.done(table, dep) {
+                work.push(at);
+            } else if !state.waiters.contains(&at) {
+                state.waiters.push(at);
+            }
+        }
+    }
+
+    /// Runs up to `count` further operations of a stream; answers how many ran.
+    pub(crate) fn advance<X: Default>(&self, table: &Table<X>, at: StreamRef, count: u64) -> u64 {
+        let record = table.at(at.slot());
+        let ran = {
+            let mut state = record.state.lock();
+            let before = record.executed();
+            state.advance(record, before.saturating_add(count), |dep| self.done(table, dep));
+            record.executed() - before
+        };
+        if ran > 0 {
+            self.settle(table, at);
+        }
+        ran
+    }
+
+    /// Runs a stream up to `seq` and first, on whatever stream, what that depends on.
+    pub(crate) fn run_to<X: Default>(&self, table: &Table<X>, target: At) {
+        let mut stack = vec![target];
+        while let Some(&at) = stack.last() {
+            let record = table.at(at.stream.slot());
+            let (blocked, moved) = {
+                let mut state = record.state.lock();
+                if !record.is(self.uid, at.stream) {
+                    stack.pop();
+                    continue;
+                }
+                let before = record.executed();
+                let blocked = state.advance(record, at.seq, |dep| self.done(table, dep));
+                (blocked, record.executed() > before)
+            };
+            match blocked {
+                // A barrier whose dependencies are just being gathered by another thread.
+                Some(dep) if dep.seq == u64::MAX => std::thread::yield_now(),
+                Some(dep) => stack.push(dep),
+                None => {
+                    stack.pop();
+                }
+            }
+            if moved {
+                self.settle(table, at.stream);
+            }
+        }
+    }
+
+    /// The points a host that has waited for `at` has observed, `at` included, given the clock at that point.
+    pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock) -> Vec<At> {
+        let mut seen = vec![at];
+        seen.extend(clock.entries().iter().map(|&(stream, seq)| At { stream, seq }));
+        let barrier = if at.stream == self.legacy { at.seq } else { clock.legacy() };
+        if barrier > self.observed(table, self.legacy) {
+            let members: Vec<StreamRef> = self.streams.lock().iter().copied().collect();
+            for member in members {
+                let record = table.at(member.slot());
+                let state = record.state.lock();
+                if record.is(self.uid, member) && !state.is_legacy() && !state.non_blocking {
+                    let seq = state.covered_by_barrier(barrier);
+                    if seq > 0 {
+                        seen.push(At { stream: member, seq });
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    /// Whether `at` precedes what is ordered after `clock` on stream `on`.
+    pub(crate) fn precedes<X: Default>(&self, table: &Table<X>, at: At, on: StreamRef, clock: &Clock) -> bool {
+        if at.stream == on || clock.get(at.stream) >= at.seq || self.observed(table, at.stream) >= at.seq {
+            return true;
+        }
+        if clock.legacy() == 0 {
+            return false;
+        }
+        let record = table.at(at.stream.slot());
+        let state = record.state.lock();
+        !record.is(self.uid, at.stream) || state.covered_by(clock) >= at.seq
+    }
+}

@@ -1,0 +1,198 @@
+//! One stream: its numbers, what its operations still wait for, and what it is ordered after.
+
+use super::{At, Clock, StreamRef};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many past clocks, and how many past barriers, a stream remembers for points the host has not observed. Beyond
+/// that the oldest are dropped, which can only make an answer more careful.
+const LOG_LIMIT: usize = 1024;
+
+/// A stream's record. `X` is what the layers above keep under the stream's lock.
+#[derive(Default)]
+pub(crate) struct Stream<X> {
+    /// (device number << 32 | ordinal) while in use, else 0: tells whether a [`StreamRef`] still means this stream.
+    ident: AtomicU64,
+    executed: AtomicU64,
+    observed: AtomicU64,
+    pub(crate) state: Mutex<State<X>>,
+}
+
+/// What the stream's lock protects.
+pub(crate) struct State<X> {
+    pub(crate) generation: u32,
+    /// The handle is good: created and not released.
+    pub(crate) live: bool,
+    pub(crate) released: bool,
+    pub(crate) me: StreamRef,
+    pub(crate) device_uid: u32,
+    pub(crate) device_slot: u32,
+    pub(crate) non_blocking: bool,
+    pub(crate) lazy: bool,
+    pub(crate) submitted: u64,
+    /// What the last submitted operation is ordered after.
+    pub(crate) clock: Clock,
+    /// The last barrier of the legacy stream that an operation of this stream is ordered after.
+    pub(crate) joined: u64,
+    /// Something was submitted since the last barrier that took this stream in.
+    pub(crate) dirty: bool,
+    pub(super) clock_log: VecDeque<(u64, Clock)>,
+    pub(super) barrier_log: VecDeque<(u64, u64)>,
+    /// Operations with dependencies that had not executed when submitted.
+    pub(super) queue: VecDeque<(u64, Vec<At>)>,
+    /// Eager streams held up by this one.
+    pub(crate) waiters: Vec<StreamRef>,
+    pub(crate) attach: X,
+}
+
+impl<X: Default> Default for State<X> {
+    fn default() -> Self {
+        State {
+            generation: 0,
+            live: false,
+            released: false,
+            me: StreamRef(0),
+            device_uid: 0,
+            device_slot: 0,
+            non_blocking: false,
+            lazy: false,
+            submitted: 0,
+            clock: Clock::default(),
+            joined: 0,
+            dirty: false,
+            clock_log: VecDeque::new(),
+            barrier_log: VecDeque::new(),
+            queue: VecDeque::new(),
+            waiters: Vec::new(),
+            attach: X::default(),
+        }
+    }
+}
+
+impl<X> Stream<X> {
+    #[inline(always)]
+    pub(crate) fn is(&self, device_uid: u32, stream: StreamRef) -> bool {
+        self.ident.load(Ordering::Acquire) == ident(device_uid, stream)
+    }
+    pub(crate) fn name(&self, device_uid: u32, stream: StreamRef) {
+        self.executed.store(0, Ordering::Relaxed);
+        self.observed.store(0, Ordering::Relaxed);
+        self.ident.store(ident(device_uid, stream), Ordering::Release);
+    }
+    pub(crate) fn forget(&self) {
+        self.ident.store(0, Ordering::Release);
+    }
+    #[inline(always)]
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    pub(crate) fn observed(&self) -> u64 {
+        self.observed.load(Ordering::Acquire)
+    }
+    /// Raises *observed*. Called under the lock that also moves the frees this makes usable.
+    pub(crate) fn observe(&self, seq: u64) -> bool {
+        self.observed.fetch_max(seq, Ordering::AcqRel) < seq
+    }
+}
+
+fn ident(device_uid: u32, stream: StreamRef) -> u64 {
+    (u64::from(device_uid) << 32) | u64::from(stream.ordinal())
+}
+
+impl<X> State<X> {
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.me.ordinal() == 0
+    }
+
+    /// Submits `count` operations of which the first depends on `deps` (already without what has executed). Returns the
+    /// first one's number.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: Vec<At>) -> u64 {
+        let first = self.submitted + 1;
+        self.submitted += count;
+        if !deps.is_empty() {
+            self.queue.push_back((first, deps));
+        }
+        if !self.lazy && self.queue.is_empty() {
+            stream.executed.store(self.submitted, Ordering::Release);
+        }
+        first
+    }
+
+    /// Replaces the dependencies of the queued operation `seq`.
+    pub(crate) fn replace_deps(&mut self, seq: u64, deps: Vec<At>) {
+        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == seq) {
+            entry.1 = deps;
+        }
+    }
+
+    /// Runs up to `limit`, as far as dependencies allow. Answers what stopped it, if something did.
+    pub(crate) fn advance(&mut self, stream: &Stream<X>, limit: u64, done: impl Fn(At) -> bool) -> Option<At> {
+        let limit = limit.min(self.submitted);
+        let mut blocked = None;
+        let mut reach = limit;
+        while let Some((seq, deps)) = self.queue.front() {
+            if *seq > limit {
+                break;
+            }
+            if let Some(&dep) = deps.iter().find(|&&dep| !done(dep)) {
+                reach = *seq - 1;
+                blocked = Some(dep);
+                break;
+            }
+            self.queue.pop_front();
+        }
+        if reach > stream.executed() {
+            stream.executed.store(reach, Ordering::Release);
+        }
+        blocked
+    }
+
+    /// The stream's clock changed with the operation `seq`.
+    pub(crate) fn set_clock(&mut self, seq: u64, clock: Clock, observed: u64) {
+        self.clock = clock.clone();
+        self.clock_log.push_back((seq, clock));
+        self.prune(observed);
+    }
+
+    /// The clock as it was after operation `seq`, as far as remembered.
+    pub(crate) fn clock_at(&self, seq: u64) -> Clock {
+        self.clock_log.iter().rev().find(|entry| entry.0 <= seq).map(|entry| entry.1.clone()).unwrap_or_default()
+    }
+
+    /// A barrier took in everything submitted so far.
+    pub(crate) fn taken_by_barrier(&mut self, barrier: u64, observed: u64) {
+        self.dirty = false;
+        self.barrier_log.push_back((barrier, self.submitted));
+        self.prune(observed);
+    }
+
+    /// The last operation covered by the barriers up to `barrier`.
+    pub(crate) fn covered_by_barrier(&self, barrier: u64) -> u64 {
+        self.barrier_log.iter().rev().find(|entry| entry.0 <= barrier).map_or(0, |entry| entry.1)
+    }
+
+    /// The last operation of this stream that `clock` covers, directly or by a barrier.
+    pub(crate) fn covered_by(&self, clock: &Clock) -> u64 {
+        let direct = clock.get(self.me);
+        if self.non_blocking || self.is_legacy() {
+            return direct;
+        }
+        match clock.legacy() {
+            0 => direct,
+            barrier => direct.max(self.covered_by_barrier(barrier)),
+        }
+    }
+
+    /// Drops what only speaks of observed points.
+    pub(crate) fn prune(&mut self, observed: u64) {
+        while self.clock_log.len() > LOG_LIMIT || self.clock_log.get(1).is_some_and(|next| next.0 <= observed) {
+            self.clock_log.pop_front();
+        }
+        while self.barrier_log.len() > LOG_LIMIT || self.barrier_log.front().is_some_and(|entry| entry.1 <= observed) {
+            self.barrier_log.pop_front();
+        }
+    }
+}

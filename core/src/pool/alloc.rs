@@ -1,0 +1,1234 @@
+//! Allocation: the hot path on a stream's own frees, and everything else in the order of `docs/placement.md` §6–§8.
+
+use super::bins::{Bins, Upto};
+use super::block::{FREE, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
+use super::config::MAX_PAGE;
+use super::observer::{AllocDone, Event};
+use super::page::{self, page};
+use super::registry::POOLS;
+use super::state::{END_ADDRESS, Kind, Pool, PoolShared, STREAMS, Slow, StreamGuard, cut};
+use super::{AllocOptions, OutOfMemory, Reason};
+use crate::device_source::PageSource;
+use crate::error::{Error, Result, Status};
+use crate::handle::{self, AllocationId, PoolId, StreamId};
+use crate::order::{At, Clock, Progress, StreamRef};
+use crate::rules;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many streams one allocation asks the device about.
+const MAX_QUESTIONS: usize = 8;
+/// How often the out-of-memory callback may ask for another try.
+const MAX_CALLBACKS: u32 = 16;
+
+/// Allocates `size` bytes in stream order (`cuMemAllocFromPoolAsync`).
+///
+/// The block is usable by work submitted to `stream` from now on. Any `size` from 0 up; 0 gives a distinct block of one
+/// alignment unit.
+///
+/// # Errors
+/// Bad handles; [`Status::WrongDevice`]; [`Status::SizeNotAccepted`]; [`Status::OutOfMemory`];
+/// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
+#[inline]
+pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    if let Some(done) = fast(pool, size, stream) {
+        return Ok(done);
+    }
+    alloc_async_with(pool, size, stream, &AllocOptions::default())
+}
+
+/// The whole hot path: the stream's lock, its own free blocks, one operation. `None`: the slow path decides, errors
+/// included.
+#[inline(always)]
+fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
+    let (pool_slot, pool_generation) = handle::decode(handle::Kind::Pool, pool.0)?;
+    let record = match handle::decode(handle::Kind::Stream, stream.0) {
+        Some((slot, _)) => STREAMS.get(slot)?,
+        None if stream.0 <= 1 => STREAMS.get(POOLS.get(pool_slot)?.legacy(pool_generation)?)?,
+        None => return None,
+    };
+    let mut guard = record.state.lock();
+    let state = &mut *guard;
+    if stream.0 > 1 && (!state.live || state.generation != handle::decode(handle::Kind::Stream, stream.0)?.1) {
+        return None;
+    }
+    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let owner = &cache.pool;
+    if owner.id != pool || owner.destroyed.load(Relaxed) || owner.device.serial.load(Relaxed) {
+        return None;
+    }
+    if !owner.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
+        || state.device_uid != owner.device.uid
+    {
+        return None;
+    }
+    let alignment = owner.device.options.alignment;
+    let need = size.max(1).checked_add(alignment - 1)? & !(alignment - 1);
+    if need > MAX_PAGE {
+        return None;
+    }
+    let entry = owner.entries.iter().position(|entry| entry.accepts(size, need))?;
+    if rules::off(rules::SAME_STREAM) {
+        return None;
+    }
+    let cached = &mut cache.entries[entry];
+    let bins = cached.bins.as_mut()?;
+    let exact = owner.entries[entry].kind == Kind::Direct;
+    let index = if exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
+    if index == NIL {
+        return None;
+    }
+    let b = block(index);
+    let generation = b.generation() + 1;
+    if generation > GENERATION_LIMIT {
+        return None;
+    }
+    bins.remove(index);
+    let home = page(b.page());
+    if owner.entries[entry].carves() {
+        match cut(index, need, &mut state.attach.stock, &home.index) {
+            Ok(Some(rest)) => {
+                bins.insert(rest);
+                cached.counts.splits += 1;
+            }
+            Ok(None) => {}
+            Err(()) => {
+                bins.insert(index);
+                return None;
+            }
+        }
+    }
+    let bytes = b.size();
+    cached.counts.requested += size as i64;
+    cached.counts.live += 1;
+    cached.counts.allocs += 1;
+    cached.counts.reuse[Reason::SameStream as usize] += 1;
+    home.live.fetch_add(1, Relaxed);
+    owner.tally.take(bytes);
+    owner.entry_tally[entry].take(bytes);
+    owner.allocations.fetch_add(1, Relaxed);
+    b.set_generation(generation);
+    b.set_requested(size);
+    b.set_size_flags(bytes, live_flags(Reason::SameStream as u64, 0));
+    owner.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
+    let seq = state.push(record, 1, Vec::new());
+    b.set_seq(seq);
+    if !state.waiters.is_empty() {
+        settle_after(guard, pool_slot);
+    }
+    Some(AllocationId(handle::encode(handle::Kind::Allocation, generation, index)))
+}
+
+/// Runs on what waited for this stream, with the stream unlocked.
+#[cold]
+pub(super) fn settle_after(guard: StreamGuard, pool_slot: u32) {
+    let device = guard.attach.pools.get(pool_slot as usize).and_then(|c| c.as_ref()).map(|c| c.pool.device.clone());
+    let me = guard.me;
+    drop(guard);
+    if let Some(device) = device {
+        device.order.settle(&STREAMS, me);
+    }
+}
+
+/// As [`alloc_async`], with a larger alignment or a name.
+pub fn alloc_async_with(pool: PoolId, size: u64, stream: StreamId, options: &AllocOptions<'_>) -> Result<AllocationId> {
+    let pool = POOLS.resolve(pool)?;
+    let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
+    allocate(&pool, size, Some(stream), options)
+}
+
+/// Allocates in host order (`cuMemAlloc`): the block is usable at once from any stream, so it only reuses what the host
+/// has observed to be free.
+///
+/// # Errors
+/// As [`alloc_async`]; a *cuda* pool refuses size 0 with [`Status::InvalidValue`], as `cuMemAlloc` does.
+pub fn alloc(pool: PoolId, size: u64, options: &AllocOptions<'_>) -> Result<AllocationId> {
+    let pool = POOLS.resolve(pool)?;
+    if size == 0 && pool.is_cuda() {
+        return Err(Error::new(Status::InvalidValue, "size: a cuda pool gives no zero-sized block in host order"));
+    }
+    allocate(&pool, size, None, options)
+}
+
+/// One allocation's state across its attempts.
+struct Request<'a> {
+    pool: &'a Arc<Pool>,
+    size: u64,
+    need: u64,
+    align_log2: u32,
+    stream: Option<StreamRef>,
+    name: Option<&'a str>,
+    accepting: Vec<usize>,
+    answers: HashMap<StreamRef, u64>,
+    asked: usize,
+    refused: bool,
+}
+
+/// How policy 3 prefers: fewest waits, smallest, oldest free, lowest address.
+type Rank = (usize, u64, u64, u64);
+
+/// A block that was found, taken out of its structure, and cut to size.
+struct Found {
+    index: u32,
+    entry: usize,
+    reason: Reason,
+}
+
+fn allocate(
+    pool: &Arc<Pool>,
+    size: u64,
+    stream: Option<StreamRef>,
+    options: &AllocOptions<'_>,
+) -> Result<AllocationId> {
+    let device = &pool.device;
+    if device.in_callback.lock().contains(&(std::thread::current().id(), pool.id)) {
+        return Err(Error::new(
+            Status::NotPermitted,
+            "an out-of-memory callback may free, trim or synchronise its pool, but not allocate from it",
+        ));
+    }
+    let unit = device.options.alignment;
+    let alignment = if options.alignment == 0 { unit } else { options.alignment };
+    if !alignment.is_power_of_two() {
+        return Err(Error::new(Status::InvalidValue, format_args!("alignment: {alignment} is not a power of two")));
+    }
+    if alignment > device.options.page_granularity {
+        return Err(Error::new(
+            Status::InvalidValue,
+            format_args!(
+                "alignment: {alignment} is above the device's page granularity ({})",
+                device.options.page_granularity
+            ),
+        ));
+    }
+    let _serial = device.enter();
+    device.tell(&Event::AllocBegin {
+        pool: pool.id,
+        size,
+        alignment: options.alignment,
+        stream: stream.map(StreamRef::id),
+        name: options.name,
+    });
+    let result = allocate_checked(pool, size, alignment.max(unit), stream, options.name);
+    if result.is_err() {
+        pool.tally.failures.fetch_add(1, Relaxed);
+    }
+    device.tell(&Event::AllocEnd {
+        pool: pool.id,
+        result: match &result {
+            Ok(done) => Ok(*done),
+            Err(error) => Err(error.status),
+        },
+    });
+    if let Some(stream) = stream {
+        device.order.settle(&STREAMS, stream);
+    }
+    result.map(|done| done.allocation)
+}
+
+fn allocate_checked(
+    pool: &Arc<Pool>,
+    size: u64,
+    alignment: u64,
+    stream: Option<StreamRef>,
+    name: Option<&str>,
+) -> Result<AllocDone> {
+    let unit = pool.device.options.alignment;
+    let need = size
+        .max(1)
+        .checked_next_multiple_of(unit)
+        .and_then(|need| need.checked_add(alignment - unit))
+        .filter(|&need| need <= MAX_PAGE);
+    let accepting: Vec<usize> =
+        (0..pool.entries.len()).filter(|&e| pool.entries[e].accepts(size, need.unwrap_or(0))).collect();
+    if accepting.is_empty() {
+        if pool.is_cuda() {
+            return Err(Error::new(Status::OutOfMemory, format_args!("{size} bytes are more than the pool can hold")));
+        }
+        return Err(Error::new(
+            Status::SizeNotAccepted,
+            format_args!("no entry of the pool accepts a request of {size} bytes"),
+        ));
+    }
+    let Some(need) = need else {
+        return Err(Error::new(
+            Status::OutOfMemory,
+            format_args!("{size} bytes are more than any device can hold (2^47)"),
+        ));
+    };
+    let mut request = Request {
+        pool,
+        size,
+        need,
+        align_log2: if alignment > unit { alignment.trailing_zeros() } else { 0 },
+        stream,
+        name,
+        accepting,
+        answers: HashMap::new(),
+        asked: 0,
+        refused: false,
+    };
+    request.run()
+}
+
+impl Request<'_> {
+    fn run(&mut self) -> Result<AllocDone> {
+        let device = &*self.pool.device;
+        let mut synced = false;
+        let mut callbacks = 0;
+        'again: loop {
+            self.answers.clear();
+            self.asked = 0;
+            let accepting = self.accepting.clone();
+            for &entry in &accepting {
+                if let Some(done) = self.reuse(entry)? {
+                    return Ok(done);
+                }
+                if let Some(done) = self.fresh_page(entry)? {
+                    return Ok(done);
+                }
+            }
+            if self.refused && !rules::off(rules::OOM_RELEASE) {
+                let mut gave_back = false;
+                {
+                    let mut slow = Slow::lock(device);
+                    let others: Vec<Arc<Pool>> =
+                        device.pools.lock().iter().filter(|other| other.id != self.pool.id).cloned().collect();
+                    for pool in std::iter::once(self.pool).chain(&others) {
+                        gave_back |= super::release::release_all(&mut slow, pool) > 0;
+                    }
+                }
+                if gave_back {
+                    for &entry in &accepting {
+                        if let Some(done) = self.fresh_page(entry)? {
+                            return Ok(done);
+                        }
+                    }
+                }
+            }
+            if self.stream.is_some() && self.pool.internal.load(Relaxed) && !rules::off(rules::POLICY3) {
+                for &entry in &accepting {
+                    if let Some(done) = self.internal(entry)? {
+                        return Ok(done);
+                    }
+                }
+            }
+            if self.pool.config.sync_on_oom && !synced {
+                synced = true;
+                self.pool.tally.host_syncs.fetch_add(1, Relaxed);
+                crate::runtime::synchronize_device(device);
+                continue 'again;
+            }
+            let callback = self.pool.callback.lock().clone();
+            if let Some(callback) = callback
+                && callbacks < MAX_CALLBACKS
+            {
+                callbacks += 1;
+                device.tell(&Event::CallbackBegin { pool: self.pool.id });
+                let me = (std::thread::current().id(), self.pool.id);
+                device.in_callback.lock().push(me);
+                let retry = callback(&self.describe());
+                device.in_callback.lock().retain(|other| *other != me);
+                device.tell(&Event::CallbackEnd { pool: self.pool.id, retry });
+                if retry {
+                    continue 'again;
+                }
+            }
+            let what = self.describe();
+            let (status, headline) = if self.refused || self.pool.is_cuda() {
+                (Status::OutOfMemory, "out of memory")
+            } else {
+                (Status::CapacityExceeded, "capacity exceeded: only the caps of the pool's entries are in the way")
+            };
+            return Err(Error::new(status, format_args!("{headline}: {}", what.sentence())));
+        }
+    }
+
+    fn describe(&self) -> OutOfMemory {
+        let stats = super::stats::of_pool(self.pool);
+        let (device_free, device_total) = self.pool.device.source.memory();
+        OutOfMemory {
+            pool: self.pool.id,
+            asked: self.size,
+            used: stats.used,
+            reserved: stats.reserved,
+            pending_bytes: stats.pending_bytes,
+            largest_free: stats.largest_free,
+            device_free,
+            device_total,
+        }
+    }
+
+    /// The stream's state and clock, with the stream still good.
+    fn now(&self, slow: &mut Slow<'_>) -> Result<Clock> {
+        let Some(stream) = self.stream else { return Ok(Clock::default()) };
+        let order = &slow.device.order;
+        let uid = slow.device.uid;
+        let state = slow.state(stream.slot());
+        if state.released || !STREAMS.at(stream.slot()).is(uid, stream) {
+            return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
+        }
+        Ok(order.now(&STREAMS, state).clock)
+    }
+
+    /// Steps 1 to 6 for one entry.
+    fn reuse(&mut self, e: usize) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let device = &*pool.device;
+        let entry = &pool.entries[e];
+        let exact = entry.kind == Kind::Direct;
+        let need = self.need;
+        let fit = |bins: &Bins, upto: Upto| if exact { bins.exact(need, upto) } else { bins.best(need, upto) };
+        let mut slow = Slow::lock(device);
+        let clock = self.now(&mut slow)?;
+        let mut shared = pool.shared.lock();
+        // 1. The stream's own frees.
+        if let Some(stream) = self.stream
+            && !rules::off(rules::SAME_STREAM)
+        {
+            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
+            if let Some(bins) = cache.bins.as_mut() {
+                let index = fit(bins, Upto::Any);
+                if index != NIL {
+                    bins.remove(index);
+                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
+                }
+            }
+        }
+        // 2. Observed frees.
+        if !rules::off(rules::OBSERVED) {
+            let bins = &mut shared.entries[e].observed;
+            let index = fit(bins, Upto::Any);
+            if index != NIL {
+                bins.remove(index);
+                let reason = if block(index).has(UNUSED) { Reason::Fresh } else { Reason::Observed };
+                return self.commit(slow, &mut shared, Found { index, entry: e, reason });
+            }
+        }
+        if let Some(me) = self.stream {
+            let follow = pool.follows();
+            let holders: Vec<StreamRef> = slow.holders(pool, e).into_iter().filter(|&holder| holder != me).collect();
+            let cover = |slow: &mut Slow<'_>, holder: StreamRef| slow.state(holder.slot()).covered_by(&clock);
+            // 3. Policy 1.
+            if follow {
+                let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
+                for &holder in &holders {
+                    let upto = cover(&mut slow, holder);
+                    if upto > 0 {
+                        let index = fit(slow.bins(holder, pool, e), Upto::Seq(upto));
+                        consider(&mut best, index, Some(holder));
+                    }
+                }
+                let candidates: Vec<u32> = multis(&shared, e, need, exact).collect();
+                for index in candidates {
+                    let served = shared.points[&index]
+                        .iter()
+                        .all(|&at| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq);
+                    if served {
+                        consider(&mut best, index, None);
+                        break;
+                    }
+                }
+                if let Some((.., index, holder)) = best {
+                    self.detach(&mut slow, &mut shared, e, index, holder);
+                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Event });
+                }
+            }
+            // 4. Policy 2.
+            if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
+                if let Some((index, holder)) =
+                    self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit)
+                {
+                    self.detach(&mut slow, &mut shared, e, index, holder);
+                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
+                }
+            }
+        }
+        // 5. A Cuda entry's never-used memory.
+        if entry.kind == Kind::Cuda {
+            let index = shared.entries[e].unused.best(need, Upto::Any);
+            if index != NIL {
+                shared.entries[e].unused.remove(index);
+                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh });
+            }
+        }
+        // 6. Spans.
+        let tally = &pool.entry_tally[e];
+        if entry.carves() && tally.reserved.load(Relaxed).saturating_sub(tally.used.load(Relaxed)) >= need {
+            if let Some(found) = self.span(&mut slow, &mut shared, e, &clock)? {
+                return self.commit(slow, &mut shared, found);
+            }
+        }
+        Ok(None)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn opportunistic(
+        &mut self,
+        slow: &mut Slow<'_>,
+        shared: &PoolShared,
+        e: usize,
+        me: StreamRef,
+        holders: &[StreamRef],
+        clock: &Clock,
+        follow: bool,
+        fit: &impl Fn(&Bins, Upto) -> u32,
+    ) -> Option<(u32, Option<StreamRef>)> {
+        #[derive(PartialEq, Eq, PartialOrd, Ord)]
+        enum Head {
+            Unasked(StreamRef),
+            Served(StreamRef, u32),
+            Multi(u32),
+        }
+        let exact = self.pool.entries[e].kind == Kind::Direct;
+        let mut heads = BinaryHeap::new();
+        let key = |index: u32| (block(index).size(), block(index).addr());
+        for &holder in holders {
+            let known = self.answers.get(&holder).copied();
+            let bins = slow.bins(holder, self.pool, e);
+            match known {
+                None => {
+                    let index = fit(bins, Upto::Any);
+                    if index != NIL {
+                        heads.push(Reverse((key(index), Head::Unasked(holder))));
+                    }
+                }
+                Some(upto) => {
+                    let index = fit(bins, Upto::Seq(upto));
+                    if index != NIL {
+                        heads.push(Reverse((key(index), Head::Served(holder, index))));
+                    }
+                }
+            }
+        }
+        let mut multi = multis(shared, e, self.need, exact).peekable();
+        loop {
+            if let Some(&index) = multi.peek() {
+                let smaller = heads.peek().is_none_or(|Reverse((head, _))| key(index) < *head);
+                if smaller {
+                    multi.next();
+                    heads.push(Reverse((key(index), Head::Multi(index))));
+                }
+            }
+            match heads.pop()?.0.1 {
+                Head::Served(holder, index) => return Some((index, Some(holder))),
+                Head::Unasked(holder) => {
+                    if let Some(upto) = self.ask(holder) {
+                        let index = fit(slow.bins(holder, self.pool, e), Upto::Seq(upto));
+                        if index != NIL {
+                            heads.push(Reverse((key(index), Head::Served(holder, index))));
+                        }
+                    }
+                }
+                Head::Multi(index) => {
+                    let served = shared.points[&index].iter().all(|&at| {
+                        at.stream == me
+                            || (follow && slow.state(at.stream.slot()).covered_by(clock) >= at.seq)
+                            || self.ask(at.stream).is_some_and(|upto| at.seq <= upto)
+                    });
+                    if served {
+                        return Some((index, None));
+                    }
+                }
+            }
+        }
+    }
+
+    /// How far a stream has executed, asked once; `None` when the questions are used up.
+    fn ask(&mut self, stream: StreamRef) -> Option<u64> {
+        if let Some(&answer) = self.answers.get(&stream) {
+            return Some(answer);
+        }
+        if self.asked >= MAX_QUESTIONS {
+            return None;
+        }
+        self.asked += 1;
+        let executed = self.pool.device.executed(stream);
+        self.pool.tally.progress_queries.fetch_add(1, Relaxed);
+        self.pool.device.tell(&Event::ProgressAnswer { stream: stream.id(), executed });
+        self.answers.insert(stream, executed);
+        Some(executed)
+    }
+
+    /// Takes a free block out of wherever it is.
+    fn detach(&self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, index: u32, holder: Option<StreamRef>) {
+        match holder {
+            Some(holder) => slow.bins(holder, self.pool, e).remove(index),
+            None => {
+                remove_multi(shared, e, index);
+            }
+        }
+    }
+
+    /// Step 6. The pieces of the best run become one block.
+    fn span(&mut self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, clock: &Clock) -> Result<Option<Found>> {
+        let pool = self.pool;
+        let follow = pool.follows();
+        let holders = slow.holders(pool, e);
+        let mut bound: HashMap<StreamRef, (u64, Reason)> = HashMap::new();
+        if let Some(me) = self.stream {
+            bound.insert(me, (u64::MAX, Reason::SameStream));
+            if follow {
+                for stream in point_streams(&holders, shared, e) {
+                    if stream != me {
+                        let upto = slow.state(stream.slot()).covered_by(clock);
+                        bound.insert(stream, (upto, Reason::Event));
+                    }
+                }
+            }
+        }
+        let mut locked = holders.clone();
+        locked.extend(self.stream);
+        let no_answers = HashMap::new();
+        let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
+        if chosen.is_none()
+            && let Some(me) = self.stream
+            && pool.opportunistic.load(Relaxed)
+            && !rules::off(rules::POLICY2)
+        {
+            for stream in point_streams(&holders, shared, e) {
+                if stream != me {
+                    self.ask(stream);
+                }
+            }
+            let answers = self.answers.clone();
+            chosen = self.best_run(slow, shared, e, &locked, &bound, &answers);
+        }
+        let Some(run) = chosen else { return Ok(None) };
+        let mut reason = Reason::SameStream;
+        let mut bytes = 0;
+        let mut consumed = Vec::new();
+        for &index in &run {
+            if bytes >= self.need {
+                break;
+            }
+            bytes += block(index).size();
+            reason = reason.max(usable(shared, index, &bound, &self.answers, &locked).expect("part of a run"));
+            consumed.push(index);
+        }
+        self.weld(slow, shared, e, &consumed, bytes)?;
+        Ok(Some(Found { index: run[0], entry: e, reason }))
+    }
+
+    /// Makes one free block of adjacent ones (taken out of their structures); what the last has beyond `need` stays
+    /// where it was.
+    fn weld(&self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, consumed: &[u32], bytes: u64) -> Result<()> {
+        let pages = &page(block(consumed[0]).page()).index;
+        let last = *consumed.last().expect("a run has blocks");
+        // Cut the last block first: the cut may fail, and then nothing has changed.
+        let over = bytes - self.need;
+        if over > 0 {
+            let domain = block(last).stream();
+            let points = shared.points.get(&last).cloned();
+            detach_any(slow, shared, self.pool, e, last);
+            let keep = block(last).size() - over;
+            match cut(last, keep, &mut shared.stock, pages) {
+                Ok(rest) => {
+                    let rest = rest.expect("something is over");
+                    attach_any(slow, shared, self.pool, e, rest, domain, points.as_deref());
+                }
+                Err(()) => {
+                    attach_any(slow, shared, self.pool, e, last, domain, points.as_deref());
+                    return Err(out_of_records());
+                }
+            }
+        } else {
+            detach_any(slow, shared, self.pool, e, last);
+        }
+        for &index in consumed.iter().rev().skip(1) {
+            detach_any(slow, shared, self.pool, e, index);
+        }
+        for &index in &consumed[1..] {
+            super::state::absorb(consumed[0], index, &mut shared.stock, pages);
+        }
+        Ok(())
+    }
+
+    /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
+    fn best_run(
+        &self,
+        slow: &mut Slow<'_>,
+        shared: &PoolShared,
+        e: usize,
+        locked: &[StreamRef],
+        bound: &HashMap<StreamRef, (u64, Reason)>,
+        answers: &HashMap<StreamRef, u64>,
+    ) -> Option<Vec<u32>> {
+        let mut seeds: Vec<Vec<u32>> = Vec::new();
+        let own = &shared.entries[e];
+        let mut group = Vec::new();
+        own.observed.each(|index| group.push(index));
+        own.unused.each(|index| group.push(index));
+        seeds.push(std::mem::take(&mut group));
+        seeds.push(own.multi.iter().map(|&(.., index)| index).collect());
+        let distinct: BTreeSet<StreamRef> = locked.iter().copied().collect();
+        for &holder in &distinct {
+            if bound.get(&holder).is_none_or(|&(upto, _)| upto == 0) && answers.get(&holder).is_none_or(|&a| a == 0) {
+                continue;
+            }
+            slow.bins(holder, self.pool, e).each(|index| group.push(index));
+            seeds.push(std::mem::take(&mut group));
+        }
+        // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
+        // block outside the largest group.
+        let largest =
+            (0..seeds.len()).filter(|&i| i != 1).max_by_key(|&i| seeds[i].len()).expect("there is the observed group");
+        let usable_here = |index: u32| usable(shared, index, bound, answers, locked).is_some();
+        let mut seen: HashSet<u32> = HashSet::new();
+        let mut best: Option<(u64, u64, Vec<u32>)> = None;
+        for (i, group) in seeds.iter().enumerate() {
+            if i == largest {
+                continue;
+            }
+            for &seed in group {
+                if seen.contains(&seed) || !usable_here(seed) {
+                    continue;
+                }
+                let run = run_around(seed, usable_here);
+                seen.extend(&run);
+                let bytes: u64 = run.iter().map(|&index| block(index).size()).sum();
+                let addr = block(run[0]).addr();
+                if run.len() > 1
+                    && bytes >= self.need
+                    && best.as_ref().is_none_or(|(size, low, _)| (bytes, addr) < (*size, *low))
+                {
+                    best = Some((bytes, addr, run));
+                }
+            }
+        }
+        best.map(|(.., run)| run)
+    }
+
+    /// Policy 3 for one entry.
+    fn internal(&mut self, e: usize) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let Some(me) = self.stream else { return Ok(None) };
+        let exact = pool.entries[e].kind == Kind::Direct;
+        let mut slow = Slow::lock(&pool.device);
+        let clock = self.now(&mut slow)?;
+        let mut shared = pool.shared.lock();
+        let holders = slow.holders(pool, e);
+        let mut best: Option<(Rank, u32, Option<StreamRef>)> = None;
+        let mut offer = |rank: Rank, index: u32, holder: Option<StreamRef>| {
+            if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
+                best = Some((rank, index, holder));
+            }
+        };
+        for &holder in holders.iter().filter(|&&holder| holder != me) {
+            let covered = slow.state(holder.slot()).covered_by(&clock);
+            let bins = slow.bins(holder, pool, e);
+            let rank = |waits: usize, index: u32| (waits, block(index).size(), block(index).seq(), block(index).addr());
+            let index = bins.oldest(self.need, exact);
+            if index != NIL {
+                offer(rank(usize::from(block(index).seq() > covered), index), index, Some(holder));
+            }
+            let near = if exact {
+                bins.exact(self.need, Upto::Seq(covered))
+            } else {
+                bins.best(self.need, Upto::Seq(covered))
+            };
+            if covered > 0 && near != NIL {
+                let index = bins.oldest(block(near).size(), true);
+                offer(rank(0, index), index, Some(holder));
+            }
+        }
+        let candidates: Vec<u32> = multis(&shared, e, self.need, exact).collect();
+        for index in candidates {
+            let points = &shared.points[&index];
+            let waits = self.waits(&mut slow, &clock, me, points).len();
+            let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
+            offer((waits, block(index).size(), oldest, block(index).addr()), index, None);
+        }
+        if let Some((_, index, holder)) = best {
+            let points = match holder {
+                Some(holder) => vec![At { stream: holder, seq: block(index).seq() }],
+                None => shared.points[&index].clone(),
+            };
+            self.detach(&mut slow, &mut shared, e, index, holder);
+            let waits = self.waits(&mut slow, &clock, me, &points);
+            return self.commit_waiting(slow, &mut shared, Found { index, entry: e, reason: Reason::Internal }, waits);
+        }
+        if !pool.entries[e].carves() {
+            return Ok(None);
+        }
+        // Runs of any adjacent free blocks, whatever their points.
+        let mut all: Vec<u32> = Vec::new();
+        let own = &shared.entries[e];
+        own.observed.each(|index| all.push(index));
+        own.unused.each(|index| all.push(index));
+        all.extend(own.multi.iter().map(|&(.., index)| index));
+        for &holder in &holders {
+            slow.bins(holder, pool, e).each(|index| all.push(index));
+        }
+        let members: HashSet<u32> = all.iter().copied().collect();
+        let mut seen: HashSet<u32> = HashSet::new();
+        let mut best: Option<(Rank, Vec<u32>, u64, Vec<At>)> = None;
+        for &seed in &all {
+            if seen.contains(&seed) {
+                continue;
+            }
+            let run = run_around(seed, |index| members.contains(&index));
+            seen.extend(&run);
+            let total: u64 = run.iter().map(|&index| block(index).size()).sum();
+            if run.len() < 2 || total < self.need {
+                continue;
+            }
+            let mut bytes = 0;
+            let mut consumed = Vec::new();
+            let mut points: Vec<At> = Vec::new();
+            for &index in &run {
+                if bytes >= self.need {
+                    break;
+                }
+                bytes += block(index).size();
+                consumed.push(index);
+                match block(index).stream() {
+                    OBSERVED => {}
+                    MULTI => points.extend(&shared.points[&index]),
+                    stream => points.push(At { stream, seq: block(index).seq() }),
+                }
+            }
+            let points = largest_per_stream(points);
+            let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
+            let waits = self.waits(&mut slow, &clock, me, &points);
+            let rank = (waits.len(), total, oldest, block(run[0]).addr());
+            if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
+                best = Some((rank, consumed, bytes, waits));
+            }
+        }
+        let Some((_, consumed, bytes, waits)) = best else { return Ok(None) };
+        self.weld(&mut slow, &mut shared, e, &consumed, bytes)?;
+        let found = Found { index: consumed[0], entry: e, reason: Reason::Internal };
+        self.commit_waiting(slow, &mut shared, found, waits)
+    }
+
+    /// The points the stream does not follow yet.
+    fn waits(&self, slow: &mut Slow<'_>, clock: &Clock, me: StreamRef, points: &[At]) -> Vec<At> {
+        points
+            .iter()
+            .copied()
+            .filter(|at| at.stream != me && slow.state(at.stream.slot()).covered_by(clock) < at.seq)
+            .collect()
+    }
+
+    /// Step 7 for one entry.
+    fn fresh_page(&mut self, e: usize) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let device = &*pool.device;
+        let entry = &pool.entries[e];
+        let granularity = device.options.page_granularity;
+        let Some(bytes) = entry.page_bytes(self.need, granularity).filter(|&bytes| bytes <= MAX_PAGE) else {
+            self.refused = true;
+            return Ok(None);
+        };
+        let tally = &pool.entry_tally[e];
+        let address = {
+            let mut slow = Slow::lock(device);
+            super::release::sweep_periods(&mut slow, pool);
+            let full = match entry.kind {
+                Kind::Sliced => tally.pages.load(Relaxed) >= entry.cap,
+                Kind::Cuda => tally.reserved.load(Relaxed).saturating_add(bytes) > entry.cap,
+                _ => false,
+            };
+            if full && !rules::off(rules::CAPS) {
+                return Ok(None);
+            }
+            if entry.kind == Kind::Direct && !rules::off(rules::RECLAIM) {
+                super::release::reclaim(&mut slow, pool, e, bytes);
+            }
+            let mut granted = device.granted.lock();
+            let address = granted.next_address;
+            let after = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity));
+            match after {
+                Some(after) if after <= END_ADDRESS => granted.next_address = after,
+                _ => {
+                    self.refused = true;
+                    return Ok(None);
+                }
+            }
+            // The quota is taken before the device is asked.
+            pool.tally.ask(bytes);
+            tally.ask(bytes);
+            address
+        };
+        let answer = device.source.allocate(bytes, address);
+        let mut slow = Slow::lock(device);
+        let unit = if entry.carves() { device.options.alignment } else { 0 };
+        let slot = answer.ok().and_then(|grant| match page::open(address, bytes, unit) {
+            Some(slot) => Some((slot, grant)),
+            None => {
+                let _ = device.source.release(grant, bytes);
+                None
+            }
+        });
+        let Some((slot, grant)) = slot else {
+            self.refused = true;
+            pool.tally.refused(bytes);
+            tally.refused(bytes);
+            let mut granted = device.granted.lock();
+            // Addresses follow the pages that were granted. Another thread may have gone on meanwhile.
+            if granted.next_address == (address + bytes).next_multiple_of(granularity) {
+                granted.next_address = address;
+            }
+            drop(granted);
+            device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
+            return Ok(None);
+        };
+        pool.tally.granted();
+        tally.granted();
+        device.page_allocs.fetch_add(1, Relaxed);
+        device.reserved.fetch_add(bytes, Relaxed);
+        device.tell(&Event::PageGranted { pool: pool.id, entry: e as u32, bytes, address });
+        let record = page(slot);
+        record.pointer.store(grant.pointer, Relaxed);
+        record.pool.store(pool.slot, Relaxed);
+        record.entry.store(e as u32, Relaxed);
+        record.device_slot.store(device.slot, Relaxed);
+        record.legacy.store(device.order.legacy.slot(), Relaxed);
+        record.device_uid.store(device.uid, Relaxed);
+        record.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+        let mut shared = pool.shared.lock();
+        let Some(index) = shared.stock.take() else { return Err(out_of_records()) };
+        let b = block(index);
+        let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
+        b.set_addr(address);
+        b.set_size_flags(whole, FREE | UNUSED);
+        b.set_stream(OBSERVED);
+        b.set_seq(0);
+        b.set_page(slot);
+        b.set_prev(NIL);
+        b.set_next(NIL);
+        record.first.store(index, Relaxed);
+        record.index.set(address, index);
+        device.by_address.write().insert(address, slot);
+        if grant.pointer != 0 {
+            device.by_pointer.write().insert(grant.pointer, slot);
+        }
+        device.granted.lock().grants.insert(slot, grant);
+        shared.entries[e].pages.insert(slot);
+        super::release::list_empty(pool, e, slot);
+        match self.now(&mut slow) {
+            Ok(_) => self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),
+            Err(error) => {
+                let own = &mut shared.entries[e];
+                if entry.kind == Kind::Cuda {
+                    own.unused.insert(index)
+                } else {
+                    own.observed.insert(index)
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn commit(&mut self, slow: Slow<'_>, shared: &mut PoolShared, found: Found) -> Result<Option<AllocDone>> {
+        self.commit_waiting(slow, shared, found, Vec::new())
+    }
+
+    /// The found block (in no structure any more) becomes the allocation: cut, counted, numbered.
+    fn commit_waiting(
+        &mut self,
+        mut slow: Slow<'_>,
+        shared: &mut PoolShared,
+        found: Found,
+        waits: Vec<At>,
+    ) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let device = &*pool.device;
+        let e = found.entry;
+        let mut index = found.index;
+        let domain = block(index).stream();
+        let pages = &page(block(index).page()).index;
+        if block(index).generation() >= GENERATION_LIMIT {
+            match renew(&mut slow, shared, index) {
+                Some(fresh) => index = fresh,
+                None => {
+                    attach_any(
+                        &mut slow,
+                        shared,
+                        pool,
+                        e,
+                        index,
+                        domain,
+                        shared.points.get(&index).cloned().as_deref(),
+                    );
+                    return Err(out_of_records());
+                }
+            }
+        }
+        let mut splits = 0;
+        if pool.entries[e].carves() && block(index).size() > self.need {
+            let points = shared.points.remove(&index);
+            match cut(index, self.need, &mut shared.stock, pages) {
+                Ok(rest) => {
+                    if let Some(rest) = rest {
+                        splits = 1;
+                        attach_any(&mut slow, shared, pool, e, rest, domain, points.as_deref());
+                    }
+                }
+                Err(()) => {
+                    attach_any(&mut slow, shared, pool, e, index, domain, points.as_deref());
+                    return Err(out_of_records());
+                }
+            }
+        }
+        shared.points.remove(&index);
+        let b = block(index);
+        let bytes = b.size();
+        let generation = b.generation() + 1;
+        let mut flags = live_flags(found.reason as u64, self.align_log2);
+        if let Some(name) = self.name {
+            pool.names.lock().insert(index, name.to_owned());
+            flags |= NAMED;
+        }
+        b.set_generation(generation);
+        b.set_requested(self.size);
+        b.set_size_flags(bytes, flags);
+        let home = page(b.page());
+        home.live.fetch_add(1, Relaxed);
+        pool.tally.take(bytes);
+        pool.entry_tally[e].take(bytes);
+        pool.allocations.fetch_add(1, Relaxed);
+        let counts = match self.stream {
+            Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
+            None => &mut shared.entries[e].counts,
+        };
+        counts.requested += self.size as i64;
+        counts.live += 1;
+        counts.allocs += 1;
+        counts.reuse[found.reason as usize] += 1;
+        counts.splits += splits;
+        counts.internal_waits += u64::from(!waits.is_empty());
+        let ready_seq = match self.stream {
+            None => {
+                b.set_stream(HOST);
+                b.set_seq(0);
+                0
+            }
+            Some(stream) => {
+                let order = &device.order;
+                if !waits.is_empty() {
+                    let mut after = Clock::default();
+                    for at in &waits {
+                        let clock = slow.state(at.stream.slot()).clock_at(at.seq);
+                        after = after.join(&clock, &[], |_| 0);
+                    }
+                    order.submit(&STREAMS, slow.state(stream.slot()), 1, waits, Some(&after));
+                }
+                let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Vec::new(), None);
+                b.set_stream(stream);
+                b.set_seq(seq);
+                seq
+            }
+        };
+        Ok(Some(AllocDone {
+            allocation: AllocationId(handle::encode(handle::Kind::Allocation, generation, index)),
+            address: b.address(),
+            block_size: bytes,
+            entry: e as u32,
+            reason: found.reason,
+            ready_seq,
+        }))
+    }
+}
+
+fn out_of_records() -> Error {
+    Error::new(Status::OutOfMemory, "out of memory: the process has no block record left (2^28 blocks)")
+}
+
+fn consider(best: &mut Option<(u64, u64, u32, Option<StreamRef>)>, index: u32, holder: Option<StreamRef>) {
+    if index == NIL {
+        return;
+    }
+    let (size, addr) = (block(index).size(), block(index).addr());
+    if best.as_ref().is_none_or(|&(s, a, ..)| (size, addr) < (s, a)) {
+        *best = Some((size, addr, index, holder));
+    }
+}
+
+/// Multi blocks that fit, best first.
+fn multis(shared: &PoolShared, e: usize, need: u64, exact: bool) -> impl Iterator<Item = u32> + '_ {
+    shared.entries[e]
+        .multi
+        .range((need, 0, 0)..)
+        .take_while(move |&&(size, ..)| !exact || size == need)
+        .map(|&(.., index)| index)
+}
+
+/// Takes a multi block out; its points stay in the table (a cut keeps them for the remainder).
+fn remove_multi(shared: &mut PoolShared, e: usize, index: u32) {
+    let b = block(index);
+    shared.entries[e].multi.remove(&(b.size(), b.addr(), index));
+    shared.entries[e].multi_bytes -= b.size();
+}
+
+/// The streams that are a point of some free block of the entry, lowest first.
+fn point_streams(holders: &[StreamRef], shared: &PoolShared, e: usize) -> Vec<StreamRef> {
+    let mut streams = holders.to_vec();
+    for &(.., index) in &shared.entries[e].multi {
+        streams.extend(shared.points[&index].iter().map(|at| at.stream));
+    }
+    streams.sort_unstable();
+    streams.dedup();
+    streams
+}
+
+pub(crate) fn largest_per_stream(mut points: Vec<At>) -> Vec<At> {
+    points.sort_unstable_by_key(|at| (at.stream, Reverse(at.seq)));
+    points.dedup_by_key(|at| at.stream);
+    points
+}
+
+/// Why a free block may be part of a span, if it may.
+fn usable(
+    shared: &PoolShared,
+    index: u32,
+    bound: &HashMap<StreamRef, (u64, Reason)>,
+    answers: &HashMap<StreamRef, u64>,
+    locked: &[StreamRef],
+) -> Option<Reason> {
+    let one = |at: At| match bound.get(&at.stream) {
+        Some(&(upto, reason)) if at.seq <= upto => Some(reason),
+        _ => answers.get(&at.stream).filter(|&&upto| at.seq <= upto).map(|_| Reason::Opportunistic),
+    };
+    let b = block(index);
+    if !b.has(FREE) {
+        return None;
+    }
+    match b.stream() {
+        OBSERVED if rules::off(rules::OBSERVED) => None,
+        OBSERVED => Some(Reason::Observed),
+        MULTI => {
+            let mut weakest = Reason::SameStream;
+            for &at in shared.points.get(&index)? {
+                weakest = weakest.max(one(at)?);
+            }
+            Some(weakest)
+        }
+        // Only a locked stream's blocks stay as they are.
+        stream if locked.contains(&stream) => one(At { stream, seq: b.seq() }),
+        _ => None,
+    }
+}
+
+/// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
+/// block of the entry are locked, so what is free and accepted stays as it is.
+fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
+    let touches = |left: u32, right: u32| {
+        let (l, r) = (block(left), block(right));
+        l.page() == r.page() && l.end() == r.addr()
+    };
+    let mut left = Vec::new();
+    let mut at = seed;
+    loop {
+        let prev = block(at).prev();
+        if prev == NIL || !member(prev) || !touches(prev, at) {
+            break;
+        }
+        left.push(prev);
+        at = prev;
+    }
+    left.reverse();
+    left.push(seed);
+    at = seed;
+    loop {
+        let next = block(at).next();
+        if next == NIL || !member(next) || !touches(at, next) {
+            break;
+        }
+        left.push(next);
+        at = next;
+    }
+    left
+}
+
+/// Takes a free block out of its structure, whichever that is.
+pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, index: u32) {
+    match block(index).stream() {
+        OBSERVED => {
+            let own = &mut shared.entries[e];
+            if pool.entries[e].kind == Kind::Cuda && block(index).has(UNUSED) {
+                own.unused.remove(index);
+            } else {
+                own.observed.remove(index);
+            }
+        }
+        MULTI => {
+            remove_multi(shared, e, index);
+            shared.points.remove(&index);
+        }
+        stream => slow.bins(stream, pool, e).remove(index),
+    }
+}
+
+/// Puts a free block into the structure of `domain`, without merging.
+fn attach_any(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    index: u32,
+    domain: StreamRef,
+    points: Option<&[At]>,
+) {
+    block(index).set_stream(domain);
+    match domain {
+        OBSERVED => {
+            let own = &mut shared.entries[e];
+            if pool.entries[e].kind == Kind::Cuda && block(index).has(UNUSED) {
+                own.unused.insert(index);
+            } else {
+                own.observed.insert(index);
+            }
+        }
+        MULTI => {
+            let b = block(index);
+            shared.points.insert(index, points.expect("a multi block has points").to_vec());
+            shared.entries[e].multi.insert((b.size(), b.addr(), index));
+            shared.entries[e].multi_bytes += b.size();
+        }
+        stream => slow.cache(stream.slot(), pool).entries[e].bins_to_fill(pool, e, stream).insert(index),
+    }
+}
+
+/// A free block (in no structure) whose record's generations are used up gets a new record; the old slot is retired.
+fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> {
+    let fresh = shared.stock.take()?;
+    let (o, n) = (block(old), block(fresh));
+    n.set_addr(o.addr());
+    n.set_size_flags(o.size(), o.flags());
+    n.set_stream(o.stream());
+    n.set_seq(o.seq());
+    n.set_page(o.page());
+    n.set_next(o.next());
+    if o.next() != NIL {
+        block(o.next()).set_prev(fresh);
+    }
+    let home = page(o.page());
+    loop {
+        let left = o.prev();
+        n.set_prev(left);
+        if left == NIL {
+            home.first.store(fresh, Relaxed);
+            break;
+        }
+        let owner = block(left).stream();
+        if owner != OBSERVED && owner != MULTI && owner != HOST {
+            slow.state(owner.slot());
+        }
+        let l = block(left);
+        if l.stream() == owner && l.page() == o.page() && l.end() == o.addr() && l.next() == old {
+            l.set_next(fresh);
+            break;
+        }
+        std::thread::yield_now();
+    }
+    home.index.set(n.addr(), fresh);
+    if let Some(points) = shared.points.remove(&old) {
+        shared.points.insert(fresh, points);
+    }
+    shared.stock.give(old);
+    Some(fresh)
+}

@@ -1,0 +1,361 @@
+//! Free blocks of one owner in one entry, found by size: classes by bitmap, a search tree inside a class.
+//!
+//! Four classes a doubling. Inside a class a treap ordered by (size, address), whose nodes also know the smallest
+//! sequence number below them, so that "the best fit among those freed no later than n" is a descent, not a scan.
+//! Nodes are the block records themselves; nothing is allocated.
+
+use super::block::{NIL, block};
+use std::cmp::min;
+
+const CLASSES: usize = 48 * 4;
+const WORDS: usize = CLASSES / 64;
+
+pub(crate) struct Bins {
+    words: [u64; WORDS],
+    roots: [u32; CLASSES],
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Bins { words: [0; WORDS], roots: [NIL; CLASSES], count: 0, bytes: 0 }
+    }
+}
+
+/// What a search accepts besides the size.
+#[derive(Clone, Copy)]
+pub(crate) enum Upto {
+    Any,
+    /// Only blocks freed at this sequence number or before.
+    Seq(u64),
+}
+
+#[inline(always)]
+fn class(size: u64) -> usize {
+    let size = size | 8;
+    let log2 = 63 - size.leading_zeros();
+    (log2 as usize) * 4 + ((size >> (log2 - 2)) & 3) as usize
+}
+
+#[inline(always)]
+fn priority(index: u32) -> u32 {
+    // A fixed scramble keeps the trees balanced on average and the code deterministic.
+    let mut x = index.wrapping_mul(0x9e37_79b9);
+    x ^= x >> 15;
+    x.wrapping_mul(0x85eb_ca6b)
+}
+
+#[inline(always)]
+fn key(index: u32) -> (u64, u64) {
+    let b = block(index);
+    (b.size(), b.addr())
+}
+
+fn subtree_min(index: u32) -> u64 {
+    if index == NIL { u64::MAX } else { block(index).min_seq() }
+}
+
+fn refresh(index: u32) {
+    let b = block(index);
+    let (left, right) = b.children();
+    b.set_min_seq(min(b.seq(), min(subtree_min(left), subtree_min(right))));
+}
+
+/// Splits a tree into keys below and above `at`.
+fn split(root: u32, at: (u64, u64)) -> (u32, u32) {
+    if root == NIL {
+        return (NIL, NIL);
+    }
+    let b = block(root);
+    let (left, right) = b.children();
+    if key(root) < at {
+        let (low, high) = split(right, at);
+        b.set_children(left, low);
+        refresh(root);
+        (root, high)
+    } else {
+        let (low, high) = split(left, at);
+        b.set_children(high, right);
+        refresh(root);
+        (low, root)
+    }
+}
+
+fn join(left: u32, right: u32) -> u32 {
+    if left == NIL {
+        return right;
+    }
+    if right == NIL {
+        return left;
+    }
+    if priority(left) > priority(right) {
+        let (l, r) = block(left).children();
+        block(left).set_children(l, join(r, right));
+        refresh(left);
+        left
+    } else {
+        let (l, r) = block(right).children();
+        block(right).set_children(join(left, l), r);
+        refresh(right);
+        right
+    }
+}
+
+fn insert(root: u32, node: u32) -> u32 {
+    if root == NIL {
+        return node;
+    }
+    if priority(node) > priority(root) {
+        let (left, right) = split(root, key(node));
+        block(node).set_children(left, right);
+        refresh(node);
+        return node;
+    }
+    let (left, right) = block(root).children();
+    if key(node) < key(root) {
+        block(root).set_children(insert(left, node), right);
+    } else {
+        block(root).set_children(left, insert(right, node));
+    }
+    refresh(root);
+    root
+}
+
+fn remove(root: u32, node: u32) -> u32 {
+    if root == NIL {
+        debug_assert!(false, "a free block is in its tree");
+        return NIL;
+    }
+    let (left, right) = block(root).children();
+    if root == node {
+        return join(left, right);
+    }
+    if key(node) < key(root) {
+        block(root).set_children(remove(left, node), right);
+    } else {
+        block(root).set_children(left, remove(right, node));
+    }
+    refresh(root);
+    root
+}
+
+/// The smallest key >= `from` whose block is acceptable.
+fn first_from(root: u32, from: (u64, u64), upto: Upto) -> u32 {
+    if root == NIL {
+        return NIL;
+    }
+    if let Upto::Seq(seq) = upto
+        && subtree_min(root) > seq
+    {
+        return NIL;
+    }
+    let b = block(root);
+    let (left, right) = b.children();
+    if key(root) >= from {
+        let found = first_from(left, from, upto);
+        if found != NIL {
+            return found;
+        }
+        if match upto {
+            Upto::Any => true,
+            Upto::Seq(seq) => b.seq() <= seq,
+        } {
+            return root;
+        }
+    }
+    first_from(right, from, upto)
+}
+
+fn each(root: u32, visit: &mut impl FnMut(u32)) {
+    if root != NIL {
+        let (left, right) = block(root).children();
+        each(left, visit);
+        visit(root);
+        each(right, visit);
+    }
+}
+
+/// The node of exactly this size with the smallest sequence number, then the lowest address.
+fn oldest_of_size(root: u32, size: u64, best: &mut u32) {
+    if root == NIL || (*best != NIL && subtree_min(root) > block(*best).seq()) {
+        return;
+    }
+    let b = block(root);
+    let (left, right) = b.children();
+    if b.size() >= size {
+        oldest_of_size(left, size, best);
+    }
+    if b.size() == size && (*best == NIL || b.seq() < block(*best).seq()) {
+        *best = root;
+    }
+    if b.size() <= size {
+        oldest_of_size(right, size, best);
+    }
+}
+
+fn any_upto(root: u32, seq: u64) -> u32 {
+    let mut at = root;
+    while at != NIL && subtree_min(at) <= seq {
+        let b = block(at);
+        if b.seq() <= seq {
+            return at;
+        }
+        let (left, right) = b.children();
+        at = if subtree_min(left) <= seq { left } else { right };
+    }
+    NIL
+}
+
+impl Bins {
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, node: u32) {
+        let b = block(node);
+        let c = class(b.size());
+        b.set_children(NIL, NIL);
+        b.set_min_seq(b.seq());
+        self.count += 1;
+        self.bytes += b.size();
+        self.words[c / 64] |= 1 << (c % 64);
+        let root = self.roots[c];
+        self.roots[c] = if root == NIL { node } else { insert(root, node) };
+    }
+
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, node: u32) {
+        let b = block(node);
+        let c = class(b.size());
+        self.count -= 1;
+        self.bytes -= b.size();
+        let root = self.roots[c];
+        let root = if root == node && b.children() == (NIL, NIL) { NIL } else { remove(root, node) };
+        self.roots[c] = root;
+        if root == NIL {
+            self.words[c / 64] &= !(1 << (c % 64));
+        }
+    }
+
+    fn next_class(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = self.words.get(word)? & (u64::MAX << (from % 64));
+        loop {
+            if bits != 0 {
+                return Some(word * 64 + bits.trailing_zeros() as usize);
+            }
+            word += 1;
+            bits = *self.words.get(word)?;
+        }
+    }
+
+    /// The smallest acceptable block of at least `size`, among equals the lowest address.
+    #[inline(always)]
+    pub(crate) fn best(&self, size: u64, upto: Upto) -> u32 {
+        let mut c = class(size);
+        while let Some(found) = self.next_class(c) {
+            let root = self.roots[found];
+            if let Upto::Any = upto
+                && block(root).children() == (NIL, NIL)
+            {
+                if block(root).size() >= size {
+                    return root;
+                }
+            } else {
+                let node = first_from(root, (size, 0), upto);
+                if node != NIL {
+                    return node;
+                }
+            }
+            c = found + 1;
+        }
+        NIL
+    }
+
+    /// The lowest acceptable block of exactly `size`.
+    #[inline(always)]
+    pub(crate) fn exact(&self, size: u64, upto: Upto) -> u32 {
+        let node = first_from(self.roots[class(size)], (size, 0), upto);
+        if node != NIL && block(node).size() == size { node } else { NIL }
+    }
+
+    /// Of the smallest size >= `size` (or exactly `size`): the one freed first, then the lowest address.
+    pub(crate) fn oldest(&self, size: u64, exactly: bool) -> u32 {
+        let first = if exactly { self.exact(size, Upto::Any) } else { self.best(size, Upto::Any) };
+        if first == NIL {
+            return NIL;
+        }
+        let size = block(first).size();
+        let mut best = NIL;
+        oldest_of_size(self.roots[class(size)], size, &mut best);
+        best
+    }
+
+    /// Takes out some block freed at `seq` or before.
+    pub(crate) fn take_upto(&mut self, seq: u64) -> Option<u32> {
+        let mut c = 0;
+        while let Some(found) = self.next_class(c) {
+            let node = any_upto(self.roots[found], seq);
+            if node != NIL {
+                self.remove(node);
+                return Some(node);
+            }
+            c = found + 1;
+        }
+        None
+    }
+
+    /// Size of the largest block, 0 if none.
+    pub(crate) fn largest(&self) -> u64 {
+        for (word, bits) in self.words.iter().enumerate().rev() {
+            if *bits != 0 {
+                let mut at = self.roots[word * 64 + 63 - bits.leading_zeros() as usize];
+                loop {
+                    let (_, right) = block(at).children();
+                    if right == NIL {
+                        return block(at).size();
+                    }
+                    at = right;
+                }
+            }
+        }
+        0
+    }
+
+    /// Visits every block.
+    pub(crate) fn each(&self, mut visit: impl FnMut(u32)) {
+        for root in self.roots {
+            each(root, &mut visit);
+        }
+    }
+
+    /// Compares the structure with its rules.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (mut count, mut bytes) = (0, 0);
+        for (c, &root) in self.roots.iter().enumerate() {
+            if (root != NIL) != (self.words[c / 64] >> (c % 64) & 1 == 1) {
+                return Err(format!("class {c}: bitmap and root disagree"));
+            }
+            let mut last = (0, 0);
+            let mut wrong = None;
+            each(root, &mut |node| {
+                let b = block(node);
+                let (left, right) = b.children();
+                if key(node) <= last || class(b.size()) != c {
+                    wrong = Some(format!("class {c}: block {node} out of order"));
+                }
+                if b.min_seq() != min(b.seq(), min(subtree_min(left), subtree_min(right))) {
+                    wrong = Some(format!("class {c}: block {node} has a wrong subtree minimum"));
+                }
+                last = key(node);
+                count += 1;
+                bytes += b.size();
+            });
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+        }
+        if (count, bytes) != (self.count, self.bytes) {
+            return Err(format!("bins hold {count} blocks of {bytes} bytes, counted {} of {}", self.count, self.bytes));
+        }
+        Ok(())
+    }
+}

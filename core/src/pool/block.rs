@@ -1,0 +1,205 @@
+//! A block's record: 64 bytes, one cache line, all fields atomics so that any thread may look at any time.
+//!
+//! Who may change a record: the holder of its *domain*'s lock. The domain of a live block, and of a free block with one
+//! free point, is the stream in `stream` (that stream's lock). All other blocks (observed, multi, host-ordered) belong to
+//! the device's slow lock. `stream` itself changes only under both the old domain's and the new one's lock.
+//!
+//! Neighbours: `next` is written by the block's own domain; `prev` by the domain of the block to the left. A reader
+//! that finds a neighbour of its own domain checks that the two really touch; a neighbour of another domain is left
+//! alone. So a stale link can be read, but never acted on.
+
+use crate::order::StreamRef;
+use crate::slab::Slab;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// No block.
+pub(crate) const NIL: u32 = u32::MAX;
+/// Domain of free blocks whose free points the host has observed, and of never-used ones.
+pub(crate) const OBSERVED: StreamRef = StreamRef(u64::MAX);
+/// Domain of free blocks with several free points.
+pub(crate) const MULTI: StreamRef = StreamRef(u64::MAX - 1);
+/// Domain of live host-ordered blocks.
+pub(crate) const HOST: StreamRef = StreamRef(u64::MAX - 2);
+
+/// Every block of the process.
+pub(crate) static BLOCKS: Slab<Block> = Slab::new();
+
+pub(crate) const LIVE: u64 = 1 << 48;
+pub(crate) const FREE: u64 = 1 << 49;
+/// No part of it was ever handed out.
+pub(crate) const UNUSED: u64 = 1 << 50;
+pub(crate) const NAMED: u64 = 1 << 51;
+pub(crate) const USERS: u64 = 1 << 52;
+const REASON_SHIFT: u32 = 53;
+const REASON_MASK: u64 = 7 << REASON_SHIFT;
+const ALIGN_SHIFT: u32 = 56;
+const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
+const SIZE_MASK: u64 = (1 << 48) - 1;
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Block {
+    addr: AtomicU64,
+    /// Size in the low 48 bits, flags above.
+    size_flags: AtomicU64,
+    /// Live: requested bytes. Free: tree links, left in the low half.
+    links: AtomicU64,
+    prev: AtomicU32,
+    next: AtomicU32,
+    page: AtomicU32,
+    generation: AtomicU32,
+    stream: AtomicU64,
+    /// Live: ready_seq. Free with one point: its sequence number.
+    seq: AtomicU64,
+    /// Free, in a tree: the smallest `seq` of the subtree.
+    min_seq: AtomicU64,
+}
+
+const _: () = assert!(std::mem::size_of::<Block>() == 64);
+
+macro_rules! field {
+    ($get:ident, $set:ident, $field:ident, $ty:ty) => {
+        #[inline(always)]
+        pub(crate) fn $get(&self) -> $ty {
+            self.$field.load(Relaxed)
+        }
+        #[inline(always)]
+        pub(crate) fn $set(&self, value: $ty) {
+            self.$field.store(value, Relaxed)
+        }
+    };
+}
+
+impl Block {
+    field!(addr, set_addr, addr, u64);
+    field!(prev, set_prev, prev, u32);
+    field!(next, set_next, next, u32);
+    field!(page, set_page, page, u32);
+    field!(generation, set_generation, generation, u32);
+    field!(seq, set_seq, seq, u64);
+    field!(min_seq, set_min_seq, min_seq, u64);
+
+    #[inline(always)]
+    pub(crate) fn requested(&self) -> u64 {
+        self.links.load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_requested(&self, bytes: u64) {
+        self.links.store(bytes, Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn children(&self) -> (u32, u32) {
+        let links = self.links.load(Relaxed);
+        (links as u32, (links >> 32) as u32)
+    }
+    #[inline(always)]
+    pub(crate) fn set_children(&self, left: u32, right: u32) {
+        self.links.store(u64::from(left) | (u64::from(right) << 32), Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn stream(&self) -> StreamRef {
+        StreamRef(self.stream.load(Relaxed))
+    }
+    #[inline(always)]
+    pub(crate) fn set_stream(&self, stream: StreamRef) {
+        self.stream.store(stream.0, Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn size(&self) -> u64 {
+        self.size_flags.load(Relaxed) & SIZE_MASK
+    }
+    #[inline(always)]
+    pub(crate) fn end(&self) -> u64 {
+        self.addr() + self.size()
+    }
+    #[inline(always)]
+    pub(crate) fn has(&self, flag: u64) -> bool {
+        self.size_flags.load(Relaxed) & flag != 0
+    }
+    /// Size and all flags at once.
+    #[inline(always)]
+    pub(crate) fn set_size_flags(&self, size: u64, flags: u64) {
+        self.size_flags.store(size | flags, Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> u64 {
+        self.size_flags.load(Relaxed) & !SIZE_MASK
+    }
+    #[inline(always)]
+    pub(crate) fn add_flag(&self, flag: u64) {
+        self.size_flags.store(self.size_flags.load(Relaxed) | flag, Relaxed)
+    }
+    pub(crate) fn reason(&self) -> u64 {
+        (self.size_flags.load(Relaxed) & REASON_MASK) >> REASON_SHIFT
+    }
+    /// Exponent of the alignment asked for beyond the device's, 0 if none.
+    pub(crate) fn align_log2(&self) -> u32 {
+        ((self.size_flags.load(Relaxed) & ALIGN_MASK) >> ALIGN_SHIFT) as u32
+    }
+    /// The address given out: the block's, rounded up to a larger alignment if one was asked for.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        let mask = (1u64 << self.align_log2()) - 1;
+        (self.addr() + mask) & !mask
+    }
+}
+
+pub(crate) fn live_flags(reason: u64, align_log2: u32) -> u64 {
+    LIVE | (reason << REASON_SHIFT) | (u64::from(align_log2) << ALIGN_SHIFT)
+}
+
+#[inline(always)]
+pub(crate) fn block(index: u32) -> &'static Block {
+    BLOCKS.at(index)
+}
+
+/// A small stock of free record slots, so that splitting on the hot path takes no shared lock.
+#[derive(Default)]
+pub(crate) struct Stock(Vec<u32>);
+
+const STOCK_BATCH: usize = 64;
+
+impl Stock {
+    /// A fresh record, or `None` when the process has run out of slots (2^28 blocks).
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.0.is_empty() {
+            self.refill();
+        }
+        self.0.pop()
+    }
+    #[cold]
+    fn refill(&mut self) {
+        self.0.reserve(4 * STOCK_BATCH);
+        BLOCKS.take(STOCK_BATCH, &mut self.0);
+    }
+    #[inline(always)]
+    pub(crate) fn give(&mut self, index: u32) {
+        let record = block(index);
+        record.set_size_flags(0, 0);
+        if record.generation() >= GENERATION_LIMIT {
+            return; // used up: the slot is retired
+        }
+        self.0.push(index);
+        if self.0.len() >= 3 * STOCK_BATCH {
+            self.spill();
+        }
+    }
+    #[cold]
+    fn spill(&mut self) {
+        let keep = self.0.len() - STOCK_BATCH;
+        BLOCKS.give_back(self.0.drain(keep..));
+    }
+    pub(crate) fn give_back(&mut self) {
+        BLOCKS.give_back(self.0.drain(..));
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Generations of one slot. Small in test builds of this crate, so that retiring is exercised.
+pub(crate) const GENERATION_LIMIT: u32 = if cfg!(test) { 40 } else { u32::MAX - 1 };

@@ -1,0 +1,306 @@
+//! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
+
+use super::alloc::{largest_per_stream, settle_after};
+use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block};
+use super::observer::Event;
+use super::page::page;
+use super::registry::POOLS;
+use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, insert_merged};
+use crate::error::{Error, Result, Status};
+use crate::handle::{self, AllocationId, StreamId};
+use crate::order::{At, StreamRef};
+use crate::rules;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Frees a block in stream order (`cuMemFreeAsync`). Ordered after all work submitted to `stream` so far; `stream` may
+/// be another than the allocation's, and must then be ordered after its uses by the caller.
+///
+/// # Errors
+/// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
+#[inline]
+pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    if fast(allocation, stream).is_some() {
+        return Ok(());
+    }
+    free_slow(allocation, Some(stream))
+}
+
+/// Frees a block in host order (`cuMemFree`, without its synchronising): ordered after everything submitted to the
+/// device so far. Errors as [`free_async`].
+pub fn free(allocation: AllocationId) -> Result<()> {
+    free_slow(allocation, None)
+}
+
+#[inline(always)]
+fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
+    let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
+    let b = super::block::BLOCKS.get(index)?;
+    let record = match handle::decode(handle::Kind::Stream, stream.0) {
+        Some((slot, _)) => STREAMS.get(slot)?,
+        None if stream.0 <= 1 && b.has(LIVE) => STREAMS.get(page(b.page()).legacy.load(Relaxed))?,
+        None => return None,
+    };
+    let mut guard = record.state.lock();
+    let state = &mut *guard;
+    if stream.0 > 1 && (!state.live || state.generation != handle::decode(handle::Kind::Stream, stream.0)?.1) {
+        return None;
+    }
+    // With the stream equal to the locked one, the record cannot change under us.
+    if b.stream() != state.me || b.generation() != generation || !b.has(LIVE) || b.has(USERS | NAMED) {
+        return None;
+    }
+    let home = page(b.page());
+    if home.device_uid.load(Relaxed) != state.device_uid {
+        return None;
+    }
+    let pool_slot = home.pool.load(Relaxed);
+    let e = home.entry.load(Relaxed) as usize;
+    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let pool = &cache.pool;
+    if pool.device.serial.load(Relaxed)
+        || pool.destroyed.load(Relaxed)
+        || pool.accesses.any()
+        || generation >= GENERATION_LIMIT
+        || !pool.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
+        || rules::off(rules::MERGE)
+    {
+        return None;
+    }
+    let bytes = b.size();
+    let requested = b.requested();
+    let seq = state.submitted + 1;
+    b.set_seq(seq);
+    b.set_size_flags(bytes, FREE);
+    let cached = &mut cache.entries[e];
+    cached.counts.requested -= requested as i64;
+    cached.counts.live -= 1;
+    cached.counts.frees += 1;
+    if home.live.fetch_sub(1, Relaxed) == 1 {
+        home.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+        super::release::list_empty(pool, e, b.page());
+    }
+    pool.tally.drop(bytes);
+    pool.entry_tally[e].drop(bytes);
+    let me = state.me;
+    let carves = pool.entries[e].carves();
+    pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
+    let bins = cached.bins_to_fill(pool, e, me);
+    if carves {
+        let merges = insert_merged(index, me, bins, None, &mut state.attach.stock, &home.index);
+        cached.counts.merges += merges;
+    } else {
+        bins.insert(index);
+    }
+    state.push(record, 1, Vec::new());
+    if !state.waiters.is_empty() {
+        settle_after(guard, pool_slot);
+    }
+    Some(())
+}
+
+/// The live block a handle names, with its domain locked.
+pub(crate) fn lock_live(slow: &mut Slow<'_>, allocation: AllocationId) -> Result<u32> {
+    let kind = handle::Kind::Allocation;
+    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    let b = super::block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    loop {
+        let owner = b.stream();
+        let is_stream = !matches!(owner, OBSERVED | MULTI | HOST);
+        if is_stream {
+            slow.state(owner.slot());
+        }
+        handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+        if b.stream() == owner {
+            return Ok(index);
+        }
+    }
+}
+
+/// The pool of a live allocation, without locks; to be checked again under them.
+pub(crate) fn pool_of(allocation: AllocationId) -> Result<Arc<Pool>> {
+    let kind = handle::Kind::Allocation;
+    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    let b = super::block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+    let pool = POOLS.by_slot(page(b.page()).pool.load(Relaxed));
+    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+    pool.ok_or_else(|| handle::gone(kind, allocation.0))
+}
+
+fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
+    let pool = pool_of(allocation)?;
+    let device = &*pool.device;
+    let stream = match stream {
+        Some(stream) => Some(crate::runtime::resolve_stream(&pool.device, stream)?),
+        None => None,
+    };
+    let _serial = device.enter();
+    let racing = {
+        let mut slow = Slow::lock(device);
+        let index = lock_live(&mut slow, allocation)?;
+        let b = block(index);
+        if let Some(stream) = stream {
+            let uid = device.uid;
+            let state = slow.state(stream.slot());
+            if state.released || !STREAMS.at(stream.slot()).is(uid, stream) {
+                return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
+            }
+        }
+        device.tell(&Event::Free { allocation, address: b.address(), stream: stream.map(StreamRef::id) });
+        let home = page(b.page());
+        let e = home.entry.load(Relaxed) as usize;
+        let mut shared = pool.shared.lock();
+        // Whether the free follows its allocation, and the accesses that were noted.
+        let ready = At { stream: b.stream(), seq: b.seq() };
+        let mut unordered = false;
+        let mut precedes: Vec<At> = Vec::new();
+        if let Some(stream) = stream {
+            let clock = device.order.now(&STREAMS, slow.state(stream.slot())).clock;
+            let work_on_legacy = stream == device.order.legacy;
+            let follows = |slow: &mut Slow<'_>, at: At| {
+                at.stream == stream
+                    || device.order.observed(&STREAMS, at.stream) >= at.seq
+                    || !STREAMS.at(at.stream.slot()).is(device.uid, at.stream)
+                    || {
+                        let state = slow.state(at.stream.slot());
+                        (work_on_legacy && !state.non_blocking) || state.covered_by(&clock) >= at.seq
+                    }
+            };
+            unordered = ready.stream != HOST && !follows(&mut slow, ready);
+            if pool.accesses.any() {
+                precedes = pool.accesses.points(index);
+                precedes.retain(|&at| !follows(&mut slow, at));
+            }
+        }
+        let mut points: Vec<At> = Vec::new();
+        if b.has(USERS) {
+            let users = pool.users.lock().remove(&index).unwrap_or_default();
+            for user in users {
+                if !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, user) {
+                    points.push(At { stream: user, seq: slow.state(user.slot()).submitted });
+                }
+            }
+        }
+        if b.has(NAMED) {
+            pool.names.lock().remove(&index);
+        }
+        match stream {
+            Some(stream) => {
+                let state = slow.state(stream.slot());
+                let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
+                points.push(At { stream, seq });
+            }
+            None => {
+                let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
+                for stream in streams {
+                    points.push(At { stream, seq: slow.state(stream.slot()).submitted });
+                }
+            }
+        }
+        points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+        let points = largest_per_stream(points);
+        let (bytes, requested) = (b.size(), b.requested());
+        let counts = match stream {
+            Some(stream) => &mut slow.cache(stream.slot(), &pool).entries[e].counts,
+            None => &mut shared.entries[e].counts,
+        };
+        counts.requested -= requested as i64;
+        counts.live -= 1;
+        counts.frees += 1;
+        counts.unordered_frees += u64::from(unordered);
+        pool.tally.drop(bytes);
+        pool.entry_tally[e].drop(bytes);
+        b.set_size_flags(bytes, FREE);
+        place(&mut slow, &mut shared, &pool, e, index, points);
+        if home.live.fetch_sub(1, Relaxed) == 1 {
+            home.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+            super::release::list_empty(&pool, e, b.page());
+        }
+        let racing = pool.accesses.forget(index, &precedes);
+        drop(shared);
+        if pool.destroyed.load(Relaxed) {
+            super::release::bury(&mut slow, &pool);
+        }
+        if unordered {
+            crate::log::emit(crate::log::Level::Warning, || {
+                format!("free of {allocation:?} on a stream that is not ordered after its allocation")
+            });
+        }
+        racing
+    };
+    if racing > 0 {
+        crate::log::emit(crate::log::Level::Warning, || {
+            format!("free of {allocation:?} does not follow {racing} noted accesses")
+        });
+    }
+    if let Some(stream) = stream {
+        device.order.settle(&STREAMS, stream);
+    }
+    Ok(())
+}
+
+/// Puts a free block (flags set, in no structure) where its points say, merging as the rules allow.
+pub(crate) fn place(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    index: u32,
+    points: Vec<At>,
+) {
+    let carves = pool.entries[e].carves() && !rules::off(rules::MERGE);
+    let pages = &page(block(index).page()).index;
+    let b = block(index);
+    match points.as_slice() {
+        [] => {
+            b.set_stream(OBSERVED);
+            b.set_seq(0);
+            let PoolShared { entries, stock, .. } = shared;
+            let own = &mut entries[e];
+            if carves {
+                let unused = (pool.entries[e].kind == Kind::Cuda).then_some(&mut own.unused);
+                own.counts.merges += insert_merged(index, OBSERVED, &mut own.observed, unused, stock, pages);
+            } else {
+                own.observed.insert(index);
+            }
+        }
+        &[At { stream, seq }] => {
+            b.set_stream(stream);
+            b.set_seq(seq);
+            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
+            let bins = cache.bins_to_fill(pool, e, stream);
+            if carves {
+                cache.counts.merges += insert_merged(index, stream, bins, None, &mut shared.stock, pages);
+            } else {
+                bins.insert(index);
+            }
+        }
+        _ => {
+            b.set_stream(MULTI);
+            b.set_seq(0);
+            shared.entries[e].multi.insert((b.size(), b.addr(), index));
+            shared.entries[e].multi_bytes += b.size();
+            shared.points.insert(index, points);
+        }
+    }
+}
+
+/// Names a further user of the block (`cudaMemPool` has no such call; PyTorch's `record_stream` is the model): the block
+/// is reusable only after what `stream` has submitted by the time of the free.
+pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    let pool = pool_of(allocation)?;
+    let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
+    let _serial = pool.device.enter();
+    let mut slow = Slow::lock(&pool.device);
+    let index = lock_live(&mut slow, allocation)?;
+    let b = block(index);
+    pool.device.tell(&Event::AddUser { allocation, address: b.address(), stream: stream.id() });
+    b.add_flag(USERS);
+    let mut users = pool.users.lock();
+    let list = users.entry(index).or_default();
+    if !list.contains(&stream) {
+        list.push(stream);
+    }
+    Ok(())
+}

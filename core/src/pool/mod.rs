@@ -1,0 +1,478 @@
+//! Pools: pages, the blocks carved from them, and the rules by which a block may be used again. No driver, no files.
+//!
+//! [`alloc`](alloc()), [`alloc_async`], [`free_async`] and [`free`](free()) are the work; everything else asks or
+//! configures. All functions may be called from any thread, with any handle value.
+
+pub mod access;
+mod alloc;
+mod bins;
+mod block;
+pub mod config;
+mod free;
+pub mod observer;
+mod page;
+mod registry;
+pub(crate) mod release;
+pub(crate) mod state;
+mod stats;
+
+pub use alloc::{alloc, alloc_async, alloc_async_with};
+pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
+pub use free::{add_user, free, free_async};
+pub use state::OutOfMemoryCallback;
+pub use stats::{Reuse, Stats};
+
+use crate::error::{Error, Result, Status};
+use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
+use crate::order::{At, StreamOrderId};
+use crate::rules;
+use block::{HOST, LIVE, NAMED, block};
+use observer::Event;
+use page::page;
+use registry::POOLS;
+use state::{Entry, Pool, STREAMS, Slow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Why a block could be used, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Reason {
+    /// Freed on the same stream.
+    SameStream = 0,
+    /// The host had observed the free.
+    Observed = 1,
+    /// Policy 1: the free preceded by dependency.
+    Event = 2,
+    /// Policy 2: the free had executed.
+    Opportunistic = 3,
+    /// Policy 3: the stream was made to wait.
+    Internal = 4,
+    /// Never used before.
+    Fresh = 5,
+}
+
+impl Reason {
+    fn from_bits(bits: u64) -> Reason {
+        match bits {
+            0 => Reason::SameStream,
+            1 => Reason::Observed,
+            2 => Reason::Event,
+            3 => Reason::Opportunistic,
+            4 => Reason::Internal,
+            _ => Reason::Fresh,
+        }
+    }
+}
+
+/// What is known about an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The order holds.
+    Proved,
+    /// It does not.
+    Refuted,
+    /// The library cannot see.
+    Unproven,
+}
+
+/// The pool attributes of `cuMemPoolGetAttribute`, by CUDA's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum Attribute {
+    FollowEventDependencies = 1,
+    AllowOpportunistic = 2,
+    AllowInternalDependencies = 3,
+    ReleaseThreshold = 4,
+    ReservedCurrent = 5,
+    ReservedHigh = 6,
+    UsedCurrent = 7,
+    UsedHigh = 8,
+    MaxPoolSize = 13,
+}
+
+/// Beyond the size.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllocOptions<'a> {
+    /// Alignment in bytes, a power of two up to the page granularity; 0: the device's.
+    pub alignment: u64,
+    /// A name for reports.
+    pub name: Option<&'a str>,
+}
+
+/// What is known when memory is out. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The pool.
+    pub pool: PoolId,
+    /// Bytes asked for.
+    pub asked: u64,
+    /// Used by live blocks of the pool.
+    pub used: u64,
+    /// Held in pages by the pool.
+    pub reserved: u64,
+    /// Free, but not observed to be free yet.
+    pub pending_bytes: u64,
+    /// Largest free block, whatever its free points.
+    pub largest_free: u64,
+    /// Free on the device; `u64::MAX`: unlimited.
+    pub device_free: u64,
+    /// All of the device; `u64::MAX`: unlimited.
+    pub device_total: u64,
+}
+
+impl OutOfMemory {
+    /// The figures in words, and what would help.
+    pub fn sentence(&self) -> String {
+        let device = match self.device_total {
+            u64::MAX => "device unlimited".to_owned(),
+            total => format!("device free {} of {total}", self.device_free),
+        };
+        let help = if self.largest_free >= self.asked {
+            "a synchronise, or an event wait on the stream that freed, would make the largest free block usable"
+        } else if self.pending_bytes >= self.asked {
+            "a synchronise would let pending frees merge or go back to the device"
+        } else if self.device_total != u64::MAX && self.used.saturating_add(self.asked) > self.device_total {
+            "live blocks leave too little of the device: free some"
+        } else {
+            "free blocks, trim other pools, or raise the cap or capacity"
+        };
+        format!(
+            "asked {} bytes; pool used {}, reserved {}, pending {}, largest free block {}; {device}; {help}",
+            self.asked, self.used, self.reserved, self.pending_bytes, self.largest_free
+        )
+    }
+}
+
+/// What is known of a live allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocationInfo {
+    /// Model address: the allocation's identity.
+    pub address: u64,
+    /// What a kernel uses; 0 on the model device.
+    pub device_pointer: u64,
+    /// What pointer-returning calls give: device pointer, else host pointer, else the model address.
+    pub pointer: u64,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// Model address of the block (differs from `address` with a larger alignment).
+    pub block_address: u64,
+    /// Bytes of the block.
+    pub block_size: u64,
+    /// The stream, as a handle; 0 in host order, or if the stream has been destroyed.
+    pub stream: StreamId,
+    /// The stream's number; 0 in host order.
+    pub stream_id: StreamOrderId,
+    /// Made in host order: usable at once from any stream.
+    pub host_ordered: bool,
+    /// Sequence number of the allocation on its stream; 0 in host order.
+    pub ready_seq: u64,
+    /// Its pool.
+    pub pool: PoolId,
+    /// Its device.
+    pub device: DeviceId,
+    /// The entry that served it.
+    pub entry: u32,
+    /// Why the block could be used.
+    pub reason: Reason,
+    /// Its name.
+    pub name: Option<String>,
+}
+
+impl Pool {
+    /// Policy 1 is on.
+    pub(crate) fn follows(&self) -> bool {
+        (self.follow.load(Relaxed) || rules::off(rules::POLICY1_ATTRIBUTE)) && !rules::off(rules::POLICY1)
+    }
+    pub(crate) fn is_cuda(&self) -> bool {
+        self.config.preset == Some(Preset::Cuda) || self.entries.iter().all(|entry| entry.kind == state::Kind::Cuda)
+    }
+}
+
+/// Creates a pool on a device.
+///
+/// # Errors
+/// Bad device; [`Status::InvalidConfig`] naming entry and field.
+pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
+    let device = crate::runtime::resolve_device(device)?;
+    let entries = config.validate(device.options.alignment, device.options.page_granularity)?;
+    let _serial = device.enter();
+    let (slot, id) =
+        POOLS.open().ok_or_else(|| Error::new(Status::OutOfMemory, "no pool slot left in this process"))?;
+    let kinds: Box<[Entry]> = entries.iter().map(Entry::new).collect();
+    let count = kinds.len();
+    let pool = Arc::new(Pool {
+        id,
+        slot,
+        follow: config.follow_event_dependencies.into(),
+        opportunistic: config.allow_opportunistic.into(),
+        internal: config.allow_internal_dependencies.into(),
+        threshold: config.release_threshold.into(),
+        destroyed: false.into(),
+        allocations: 0.into(),
+        tally: Default::default(),
+        entry_tally: (0..count).map(|_| Default::default()).collect(),
+        published: (0..count).map(|_| Default::default()).collect(),
+        empties: (0..count).map(|_| Default::default()).collect(),
+        attached: Default::default(),
+        names: Default::default(),
+        users: Default::default(),
+        callback: Default::default(),
+        shared: parking_lot::Mutex::new(state::PoolShared {
+            entries: (0..count).map(|_| Default::default()).collect(),
+            ..Default::default()
+        }),
+        accesses: Default::default(),
+        config: PoolConfig { entries, ..config.clone() },
+        entries: kinds,
+        device: device.clone(),
+    });
+    device.pools.lock().push(pool.clone());
+    POOLS.publish(&pool, device.order.legacy.slot());
+    device.tell(&Event::PoolCreate { pool: id, config: &pool.config });
+    Ok(id)
+}
+
+/// Destroys a pool (`cuMemPoolDestroy`). Live blocks stay usable, their later free succeeds, and the memory goes with
+/// the last.
+pub fn destroy(pool: PoolId) -> Result<()> {
+    let pool = POOLS.resolve(pool)?;
+    let _serial = pool.device.enter();
+    let mut slow = Slow::lock(&pool.device);
+    if !POOLS.retire(&pool) {
+        return Err(handle::gone(handle::Kind::Pool, pool.id.0));
+    }
+    pool.device.tell(&Event::PoolDestroy { pool: pool.id });
+    pool.destroyed.store(true, Relaxed);
+    *pool.callback.lock() = None;
+    release::bury(&mut slow, &pool);
+    Ok(())
+}
+
+/// Gives back pages until `keep` bytes are left, or no more can go (`cuMemPoolTrimTo`).
+pub fn trim_to(pool: PoolId, keep: u64) -> Result<()> {
+    let pool = POOLS.resolve(pool)?;
+    let _serial = pool.device.enter();
+    pool.device.tell(&Event::TrimTo { pool: pool.id, keep });
+    release::trim(&mut Slow::lock(&pool.device), &pool, keep);
+    Ok(())
+}
+
+/// Reads an attribute by CUDA's number: 1–8, and 13 (the cap; `u64::MAX` if none).
+///
+/// # Errors
+/// [`Status::InvalidValue`] for another number.
+pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
+    let pool = POOLS.resolve(pool)?;
+    Ok(match attribute {
+        1 => pool.follow.load(Relaxed).into(),
+        2 => pool.opportunistic.load(Relaxed).into(),
+        3 => pool.internal.load(Relaxed).into(),
+        4 => pool.threshold.load(Relaxed),
+        5 => pool.tally.reserved.load(Relaxed),
+        6 => pool.tally.reserved_high.load(Relaxed),
+        7 => pool.tally.used.load(Relaxed),
+        8 => pool.tally.used_high.load(Relaxed),
+        13 => pool.config.entries.iter().fold(0u64, |sum, entry| {
+            sum.saturating_add(match *entry {
+                MemoryPoolConfig::Sliced { max_pool_size, .. } | MemoryPoolConfig::Cuda { max_pool_size } => {
+                    max_pool_size.unwrap_or(u64::MAX)
+                }
+                _ => u64::MAX,
+            })
+        }),
+        _ => return Err(Error::new(Status::InvalidValue, format_args!("attribute {attribute} is not known"))),
+    })
+}
+
+/// Sets an attribute by CUDA's number: 1–3 (0 or not), 4, and 6 and 8 to 0, which makes the mark the current value.
+///
+/// # Errors
+/// [`Status::InvalidValue`] for a read-only or unknown number, or a mark set to something else than 0.
+pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
+    let pool = POOLS.resolve(pool)?;
+    let _serial = pool.device.enter();
+    let refuse = |why: String| Err(Error::new(Status::InvalidValue, why));
+    match attribute {
+        1 => pool.follow.store(value != 0, Relaxed),
+        2 => pool.opportunistic.store(value != 0, Relaxed),
+        3 => pool.internal.store(value != 0, Relaxed),
+        4 => pool.threshold.store(value, Relaxed),
+        6 | 8 if value != 0 => return refuse(format!("attribute {attribute}: a high-water mark can only be set to 0")),
+        6 => pool.tally.reserved_high.store(pool.tally.reserved.load(Relaxed), Relaxed),
+        8 => pool.tally.used_high.store(pool.tally.used.load(Relaxed), Relaxed),
+        5 | 7 | 9..=15 => return refuse(format!("attribute {attribute} is read-only")),
+        _ => return refuse(format!("attribute {attribute} is not known")),
+    }
+    pool.device.tell(&Event::SetAttribute { pool: pool.id, attribute, value });
+    Ok(())
+}
+
+/// The pool's figures.
+pub fn stats(pool: PoolId) -> Result<Stats> {
+    let pool = POOLS.resolve(pool)?;
+    let _serial = pool.device.enter();
+    Ok(stats::of_pool(&pool))
+}
+
+/// How many entries the pool has.
+pub fn entry_count(pool: PoolId) -> Result<usize> {
+    Ok(POOLS.resolve(pool)?.entries.len())
+}
+
+/// One entry's figures.
+///
+/// # Errors
+/// [`Status::InvalidValue`] if there is no such entry.
+pub fn entry_stats(pool: PoolId, index: usize) -> Result<Stats> {
+    let pool = POOLS.resolve(pool)?;
+    if index >= pool.entries.len() {
+        return Err(Error::new(
+            Status::InvalidValue,
+            format_args!("entry {index}: the pool has {} entries", pool.entries.len()),
+        ));
+    }
+    let _serial = pool.device.enter();
+    Ok(stats::of_entry(&pool, index))
+}
+
+/// The configuration as rounded at creation, with the policies and threshold as they are now.
+pub fn config(pool: PoolId) -> Result<PoolConfig> {
+    let pool = POOLS.resolve(pool)?;
+    Ok(PoolConfig {
+        follow_event_dependencies: pool.follow.load(Relaxed),
+        allow_opportunistic: pool.opportunistic.load(Relaxed),
+        allow_internal_dependencies: pool.internal.load(Relaxed),
+        release_threshold: pool.threshold.load(Relaxed),
+        ..pool.config.clone()
+    })
+}
+
+/// Sets or clears what is called before an allocation fails. It runs unlocked, and may free, trim or synchronise, but
+/// not allocate from the pool. (While a trace is running, other threads' calls on the device wait for it.)
+pub fn set_out_of_memory_callback(pool: PoolId, callback: Option<OutOfMemoryCallback>) -> Result<()> {
+    *POOLS.resolve(pool)?.callback.lock() = callback;
+    Ok(())
+}
+
+/// The device of a pool.
+pub fn device(pool: PoolId) -> Result<DeviceId> {
+    Ok(POOLS.resolve(pool)?.device.id)
+}
+
+/// Reads a live block's record so that what is returned belongs together.
+fn read_live<T>(allocation: AllocationId, read: impl Fn(u32, &block::Block) -> T) -> Result<T> {
+    let kind = handle::Kind::Allocation;
+    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    let b = block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+    let value = read(index, b);
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+    Ok(value)
+}
+
+fn pointer_of(b: &block::Block) -> u64 {
+    let home = page(b.page());
+    match home.pointer.load(Relaxed) {
+        0 => b.address(),
+        pointer => pointer.wrapping_add(b.address().wrapping_sub(home.base.load(Relaxed))),
+    }
+}
+
+/// What pointer-returning calls give for an allocation: 0 if the handle is bad.
+pub fn pointer(allocation: AllocationId) -> u64 {
+    read_live(allocation, |_, b| pointer_of(b)).unwrap_or(0)
+}
+
+/// Everything known of a live allocation.
+pub fn info(allocation: AllocationId) -> Result<AllocationInfo> {
+    let pool = free::pool_of(allocation)?;
+    let name = read_live(allocation, |index, b| b.has(NAMED).then(|| pool.names.lock().get(&index).cloned()))?;
+    read_live(allocation, |_, b| {
+        let stream = b.stream();
+        AllocationInfo {
+            address: b.address(),
+            device_pointer: 0,
+            pointer: pointer_of(b),
+            requested: b.requested(),
+            block_address: b.addr(),
+            block_size: b.size(),
+            stream: if stream == HOST { StreamId(0) } else { crate::runtime::handle_of(&pool.device, stream) },
+            stream_id: if stream == HOST { StreamOrderId(0) } else { stream.id() },
+            host_ordered: stream == HOST,
+            ready_seq: b.seq(),
+            pool: pool.id,
+            device: pool.device.id,
+            entry: page(b.page()).entry.load(Relaxed),
+            reason: Reason::from_bits(b.reason()),
+            name: name.clone().flatten(),
+        }
+    })
+}
+
+/// Whether the allocation's own stream has executed it.
+pub fn is_ready(allocation: AllocationId) -> Result<bool> {
+    let pool = free::pool_of(allocation)?;
+    let at = read_live(allocation, |_, b| At { stream: b.stream(), seq: b.seq() })?;
+    Ok(at.stream == HOST || pool.device.order.done(&STREAMS, at))
+}
+
+/// Whether work submitted to `stream` now is ordered after the allocation.
+pub fn is_ready_on(allocation: AllocationId, stream: StreamId) -> Result<Order> {
+    let pool = free::pool_of(allocation)?;
+    let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
+    let at = read_live(allocation, |_, b| At { stream: b.stream(), seq: b.seq() })?;
+    let holds = at.stream == HOST || crate::runtime::work_follows(&pool.device, at, stream);
+    Ok(if holds { Order::Proved } else { Order::Refuted })
+}
+
+/// The live allocation whose block holds `pointer` (model address, device or host pointer), and the offset of `pointer`
+/// from the address that was given out (0 also inside the padding before it).
+///
+/// # Errors
+/// [`Status::InvalidValue`] if no live block of the device holds it.
+pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
+    let device = crate::runtime::resolve_device(device)?;
+    find_on(&device, pointer)
+}
+
+pub(crate) fn find_on(device: &state::Device, pointer: u64) -> Result<(AllocationId, u64)> {
+    locate(device, pointer)
+        .and_then(|(index, addr)| {
+            let b = block(index);
+            let generation = b.generation();
+            (b.has(LIVE) && b.addr() <= addr && addr < b.end()).then(|| {
+                let allocation = AllocationId(handle::encode(handle::Kind::Allocation, generation, index));
+                (allocation, addr.saturating_sub(b.address()))
+            })
+        })
+        .ok_or_else(|| {
+            Error::new(Status::InvalidValue, format_args!("pointer {pointer:#x} is in no live block of the device"))
+        })
+}
+
+/// The block that holds `pointer`, live or free, and the pointer's model address.
+pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)> {
+    let (slot, addr) = if (state::FIRST_ADDRESS..state::END_ADDRESS).contains(&pointer) {
+        let pages = device.by_address.read();
+        let (_, &slot) = pages.range(..=pointer).next_back()?;
+        (slot, pointer)
+    } else {
+        let pages = device.by_pointer.read();
+        let (&base, &slot) = pages.range(..=pointer).next_back()?;
+        (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?)
+    };
+    let record = page(slot);
+    if addr - record.base.load(Relaxed) >= record.bytes.load(Relaxed) {
+        return None;
+    }
+    Some((record.block_at(addr)?, addr))
+}
+
+/// Compares every structure of the pool with its rules. Slow; for tests.
+pub fn check_invariants(pool: PoolId) -> std::result::Result<(), String> {
+    let pool = POOLS.resolve(pool).map_err(|error| error.to_string())?;
+    stats::check(&pool)
+}

@@ -1,0 +1,81 @@
+//! Pools by handle.
+
+use super::state::Pool;
+use crate::error::Result;
+use crate::handle::{self, PoolId};
+use crate::slab::Slab;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[derive(Default)]
+pub(crate) struct PoolSlot {
+    generation: AtomicU32,
+    legacy: AtomicU32,
+    place: Mutex<Place>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// The handle is good.
+    live: bool,
+    /// Stays until the last block and page are gone.
+    pool: Option<Arc<Pool>>,
+}
+
+impl PoolSlot {
+    /// Slot of the legacy stream of the pool's device, if `generation` is the current one.
+    #[inline(always)]
+    pub(crate) fn legacy(&self, generation: u32) -> Option<u32> {
+        (self.generation.load(Ordering::Acquire) == generation).then(|| self.legacy.load(Ordering::Relaxed))
+    }
+}
+
+pub(crate) struct Registry(Slab<PoolSlot>);
+
+/// Every pool of the process.
+pub(crate) static POOLS: Registry = Registry(Slab::new());
+
+impl Registry {
+    #[inline(always)]
+    pub(crate) fn get(&self, slot: u32) -> Option<&PoolSlot> {
+        self.0.get(slot)
+    }
+    /// A slot and the handle its pool will have.
+    pub(crate) fn open(&self) -> Option<(u32, PoolId)> {
+        let slot = self.0.take_one()?;
+        let generation = self.0.at(slot).generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        Some((slot, PoolId(handle::encode(handle::Kind::Pool, generation, slot))))
+    }
+    pub(crate) fn publish(&self, pool: &Arc<Pool>, legacy: u32) {
+        let (slot, generation) = handle::decode(handle::Kind::Pool, pool.id.0).expect("a pool's own handle");
+        let record = self.0.at(slot);
+        *record.place.lock() = Place { live: true, pool: Some(pool.clone()) };
+        record.legacy.store(legacy, Ordering::Relaxed);
+        record.generation.store(generation, Ordering::Release);
+    }
+    /// The live pool a handle names.
+    pub(crate) fn resolve(&self, id: PoolId) -> Result<Arc<Pool>> {
+        let kind = handle::Kind::Pool;
+        let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
+        let record = self.0.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?;
+        let place = record.place.lock();
+        handle::judge(kind, id.0, generation, record.generation.load(Ordering::Acquire), place.live)?;
+        place.pool.clone().ok_or_else(|| handle::gone(kind, id.0))
+    }
+    /// The pool in a slot, destroyed or not.
+    pub(crate) fn by_slot(&self, slot: u32) -> Option<Arc<Pool>> {
+        self.0.get(slot)?.place.lock().pool.clone()
+    }
+    /// The handle is good no more. `false`: it was not.
+    pub(crate) fn retire(&self, pool: &Pool) -> bool {
+        std::mem::replace(&mut self.0.at(pool.slot).place.lock().live, false)
+    }
+    /// Nothing of the pool is left.
+    pub(crate) fn close(&self, pool: &Pool) {
+        let gone = self.0.at(pool.slot).place.lock().pool.take();
+        if gone.is_some() {
+            self.0.give_back([pool.slot]);
+        }
+    }
+}

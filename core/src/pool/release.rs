@@ -1,0 +1,341 @@
+//! Pages going back: trim, thresholds, periods, watermarks, and what a synchronise makes reusable
+//! (`docs/placement.md` §5, §9).
+
+use super::alloc::detach_any;
+use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::observer::Event;
+use super::page::{self, page};
+use super::state::{Kind, Pool, PoolShared, STREAMS, Slow};
+use crate::device_source::PageSource;
+use crate::order::{At, Progress, StreamRef};
+use crate::rules;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Makes a page known as (at this moment) without a live block.
+#[inline(always)]
+pub(crate) fn list_empty(pool: &Pool, e: usize, slot: u32) {
+    let record = page(slot);
+    if !record.listed.load(Relaxed) && !record.listed.swap(true, Relaxed) {
+        pool.empties[e].lock().push(slot);
+    }
+}
+
+/// The entry's pages without a live block: (free_since, highest address first, page).
+fn empty_pages(pool: &Pool, e: usize) -> Vec<(u64, Reverse<u64>, u32)> {
+    let mut list = std::mem::take(&mut *pool.empties[e].lock());
+    list.retain(|&slot| {
+        let record = page(slot);
+        if record.live.load(Relaxed) > 0 {
+            record.listed.store(false, Relaxed);
+            // A free between the two lines above finds the page listed; look again.
+            return record.live.load(Relaxed) == 0 && !record.listed.swap(true, Relaxed);
+        }
+        true
+    });
+    pool.empties[e].lock().extend_from_slice(&list);
+    let mut pages: Vec<_> = list
+        .into_iter()
+        .map(|slot| (page(slot).free_since.load(Relaxed), Reverse(page(slot).base.load(Relaxed)), slot))
+        .collect();
+    pages.sort_unstable();
+    pages
+}
+
+/// Gives one page back if all its blocks are free and their points have executed (Cuda: are observed). `answers` keeps
+/// what the device said. Returns the bytes.
+fn release_page(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    slot: u32,
+    answers: &mut HashMap<StreamRef, u64>,
+) -> Option<u64> {
+    let record = page(slot);
+    let mut blocks = Vec::new();
+    let mut at = record.first.load(Relaxed);
+    while at != NIL {
+        let b = block(at);
+        let owner = b.stream();
+        if !b.has(FREE) {
+            return None;
+        }
+        // A free block in a cache: its stream's lock keeps it from being handed out meanwhile.
+        if owner != OBSERVED && owner != MULTI {
+            slow.state(owner.slot());
+            if b.stream() != owner || !b.has(FREE) {
+                return None;
+            }
+        }
+        blocks.push(at);
+        at = b.next();
+    }
+    if record.live.load(Relaxed) > 0 {
+        return None;
+    }
+    let device = slow.device;
+    let mut executed = |at: At| {
+        *answers.entry(at.stream).or_insert_with(|| {
+            let executed = device.executed(at.stream);
+            pool.tally.progress_queries.fetch_add(1, Relaxed);
+            device.tell(&Event::ProgressAnswer { stream: at.stream.id(), executed });
+            executed
+        }) >= at.seq
+    };
+    let observed_only = pool.entries[e].kind == Kind::Cuda;
+    let free = blocks.iter().all(|&index| {
+        let b = block(index);
+        match b.stream() {
+            OBSERVED => true,
+            _ if rules::off(rules::RELEASE_EXECUTED) => true,
+            _ if observed_only => false,
+            MULTI => shared.points[&index].iter().all(|&at| executed(at)),
+            stream => executed(At { stream, seq: b.seq() }),
+        }
+    });
+    if !free {
+        return None;
+    }
+    let bytes = record.bytes.load(Relaxed);
+    let address = record.base.load(Relaxed);
+    let grant = device.granted.lock().grants.remove(&slot).unwrap_or_default();
+    let answer = device.source.release(grant, bytes);
+    let refused = answer.is_err();
+    device.tell(&Event::PageReleased { pool: pool.id, entry: e as u32, bytes, address, refused });
+    if let Err(grant) = answer {
+        device.granted.lock().grants.insert(slot, grant);
+        pool.tally.release_failures.fetch_add(1, Relaxed);
+        pool.entry_tally[e].release_failures.fetch_add(1, Relaxed);
+        crate::log::emit(crate::log::Level::Warning, || {
+            format!("the device refused to take back a page of {bytes} bytes; it stays reserved")
+        });
+        return None;
+    }
+    for index in blocks {
+        detach_any(slow, shared, pool, e, index);
+        record.index.clear(block(index).addr());
+        shared.stock.give(index);
+    }
+    device.by_address.write().remove(&address);
+    let pointer = record.pointer.load(Relaxed);
+    if pointer != 0 {
+        device.by_pointer.write().remove(&pointer);
+    }
+    record.first.store(NIL, Relaxed);
+    shared.entries[e].pages.remove(&slot);
+    pool.empties[e].lock().retain(|&other| other != slot);
+    page::close(slot, device.options.alignment);
+    pool.tally.shrink(bytes);
+    pool.entry_tally[e].shrink(bytes);
+    device.page_frees.fetch_add(1, Relaxed);
+    device.reserved.fetch_sub(bytes, Relaxed);
+    Some(bytes)
+}
+
+/// Releases in the order of §9 while `want(reserved, page bytes)` says so for a page; pages it declines are skipped.
+fn release_while(slow: &mut Slow<'_>, pool: &Arc<Pool>, mut want: impl FnMut(u64, u64) -> bool) -> u64 {
+    let mut given = 0;
+    let mut answers = HashMap::new();
+    let mut shared = pool.shared.lock();
+    for e in (0..pool.entries.len()).rev() {
+        for (.., slot) in empty_pages(pool, e) {
+            let bytes = page(slot).bytes.load(Relaxed);
+            if want(pool.tally.reserved.load(Relaxed), bytes)
+                && let Some(bytes) = release_page(slow, &mut shared, pool, e, slot, &mut answers)
+            {
+                given += bytes;
+            }
+        }
+    }
+    given
+}
+
+/// Every releasable page of the pool. Returns the bytes.
+pub(crate) fn release_all(slow: &mut Slow<'_>, pool: &Arc<Pool>) -> u64 {
+    release_while(slow, pool, |_, _| true)
+}
+
+/// `trim_to`: §9.
+pub(crate) fn trim(slow: &mut Slow<'_>, pool: &Arc<Pool>, keep: u64) {
+    sweep_periods(slow, pool);
+    release_while(slow, pool, |reserved, bytes| reserved - bytes >= keep);
+}
+
+/// The pages that were unused for a whole `dealloc_period`.
+pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
+    if rules::off(rules::PERIOD) || pool.entries.iter().all(|entry| entry.period.is_none()) {
+        return;
+    }
+    let now = pool.allocations.load(Relaxed);
+    let mut answers = HashMap::new();
+    let mut shared = pool.shared.lock();
+    for e in (0..pool.entries.len()).rev() {
+        let Some(period) = pool.entries[e].period else { continue };
+        for (since, _, slot) in empty_pages(pool, e) {
+            if now.saturating_sub(since) < period {
+                break;
+            }
+            release_page(slow, &mut shared, pool, e, slot, &mut answers);
+        }
+    }
+}
+
+/// A direct entry's watermark, before a page of `bytes` is asked for.
+pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u64) {
+    let mark = pool.entries[e].reclaim_at;
+    let tally = &pool.entry_tally[e];
+    if mark == u64::MAX || tally.reserved.load(Relaxed).saturating_add(bytes) <= mark {
+        return;
+    }
+    let mut answers = HashMap::new();
+    let mut shared = pool.shared.lock();
+    for (.., slot) in empty_pages(pool, e) {
+        if tally.reserved.load(Relaxed).saturating_add(bytes) <= mark {
+            break;
+        }
+        release_page(slow, &mut shared, pool, e, slot, &mut answers);
+    }
+}
+
+/// The host has observed `seen`: frees become everybody's, pages go back above the threshold, streams that are gone are
+/// forgotten. What `seen` speaks of has executed.
+pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
+    let device = slow.device;
+    let mut moved: Vec<StreamRef> = Vec::new();
+    for &at in seen {
+        let record = STREAMS.at(at.stream.slot());
+        if record.is(device.uid, at.stream) {
+            let state = slow.state(at.stream.slot());
+            if record.observe(at.seq) {
+                state.prune(at.seq);
+                moved.push(at.stream);
+            }
+        }
+    }
+    let pools: Vec<Arc<Pool>> = device.pools.lock().clone();
+    if !moved.is_empty() {
+        for pool in &pools {
+            publish_observed(slow, pool, &moved);
+        }
+    }
+    for pool in &pools {
+        sweep_periods(slow, pool);
+        if !rules::off(rules::THRESHOLD) {
+            let threshold = pool.threshold.load(Relaxed);
+            if pool.tally.reserved.load(Relaxed) > threshold {
+                release_while(slow, pool, |reserved, _| reserved > threshold);
+            }
+        }
+        if pool.destroyed.load(Relaxed) {
+            bury(slow, pool);
+        }
+    }
+    for stream in moved {
+        forget_if_done(slow, stream);
+    }
+}
+
+/// Moves what the host has observed out of the streams' caches and the multi blocks, then merges.
+fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) {
+    let device = slow.device;
+    let mut shared = pool.shared.lock();
+    for e in 0..pool.entries.len() {
+        // All sets are pruned first, then placed: the result does not depend on an order.
+        let mut pruned: Vec<(u32, Vec<At>)> = Vec::new();
+        for &stream in moved {
+            let upto = STREAMS.at(stream.slot()).observed();
+            let caches = &mut slow.state(stream.slot()).attach.pools;
+            let Some(Some(cache)) = caches.get_mut(pool.slot as usize) else { continue };
+            if cache.pool.id != pool.id {
+                continue;
+            }
+            if let Some(bins) = cache.entries[e].bins.as_mut() {
+                while let Some(index) = bins.take_upto(upto) {
+                    pruned.push((index, Vec::new()));
+                }
+            }
+        }
+        let touched: Vec<(u64, u64, u32)> = shared.entries[e]
+            .multi
+            .iter()
+            .copied()
+            .filter(|(.., index)| {
+                shared.points[index].iter().any(|at| device.order.observed(&STREAMS, at.stream) >= at.seq)
+            })
+            .collect();
+        for key in touched {
+            let index = key.2;
+            let mut points = shared.points.remove(&index).expect("a multi block has points");
+            points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+            if points.len() > 1 {
+                shared.points.insert(index, points);
+            } else {
+                shared.entries[e].multi.remove(&key);
+                shared.entries[e].multi_bytes -= key.0;
+                pruned.push((index, points));
+            }
+        }
+        // Not yet in a structure: not to be merged with until its turn comes.
+        for &(index, _) in &pruned {
+            block(index).set_size_flags(block(index).size(), block(index).flags() & !FREE);
+        }
+        for (index, points) in pruned {
+            block(index).add_flag(FREE);
+            super::free::place(slow, &mut shared, pool, e, index, points);
+        }
+    }
+}
+
+/// A released stream whose work is all observed leaves no trace.
+pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
+    let device = slow.device;
+    let record = STREAMS.at(stream.slot());
+    if !record.is(device.uid, stream) {
+        return;
+    }
+    let state = slow.state(stream.slot());
+    if !state.released || record.observed() < state.submitted {
+        return;
+    }
+    let caches = std::mem::take(&mut state.attach.pools);
+    state.attach.stock.give_back();
+    record.forget();
+    device.order.streams.lock().remove(&stream);
+    for cache in caches.into_iter().flatten() {
+        let pool = cache.pool.clone();
+        pool.attached.lock().retain(|&slot| slot != stream.slot());
+        let mut shared = pool.shared.lock();
+        for (own, gone) in shared.entries.iter_mut().zip(cache.entries.iter()) {
+            debug_assert!(gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
+            own.counts.add(&gone.counts);
+        }
+    }
+    STREAMS.give_back([stream.slot()]);
+}
+
+/// A destroyed pool gives back what it can; with nothing left it is gone.
+pub(crate) fn bury(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
+    release_all(slow, pool);
+    let live: bool = {
+        let shared = pool.shared.lock();
+        shared.entries.iter().any(|entry| !entry.pages.is_empty())
+    };
+    if live {
+        return;
+    }
+    slow.device.pools.lock().retain(|other| other.id != pool.id);
+    let attached = std::mem::take(&mut *pool.attached.lock());
+    for slot in attached {
+        let caches = &mut slow.state(slot).attach.pools;
+        if let Some(place) = caches.get_mut(pool.slot as usize)
+            && place.as_ref().is_some_and(|cache| cache.pool.id == pool.id)
+        {
+            *place = None;
+        }
+    }
+    pool.shared.lock().stock.give_back();
+    super::registry::POOLS.close(pool);
+}

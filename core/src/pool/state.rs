@@ -1,0 +1,572 @@
+//! What a device and its pools keep, and under which lock.
+//!
+//! Locks, outermost first: the device's serialising lock (only while an observer is installed), the device's *slow*
+//! lock, stream locks (any number, only under the slow lock; without it, one), then leaves. The hot path takes one
+//! stream's lock and nothing else. Caches of free blocks hang on the stream, under the stream's own lock; whatever
+//! several streams may use hangs on the pool, under the slow lock.
+
+use super::bins::Bins;
+use super::block::{Stock, block};
+use super::config::{MemoryPoolConfig, PoolConfig};
+use super::observer::{Event, Observer};
+use super::page::PageIndex;
+use crate::device_source::model::ModelDevice;
+use crate::device_source::{DeviceKind, Grant, ModelOptions};
+use crate::handle::{DeviceId, PoolId};
+use crate::order::{self, At, Order, State, StreamRef};
+use crate::slab::Slab;
+use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Every stream of the process.
+pub(crate) static STREAMS: order_table::Streams = Slab::new();
+
+mod order_table {
+    pub(crate) type Streams = crate::slab::Slab<crate::order::Stream<super::Caches>>;
+}
+
+pub(crate) type StreamState = State<Caches>;
+pub(crate) type StreamGuard = MutexGuard<'static, StreamState>;
+
+/// What a stream keeps for the pools: its own frees, and a stock of block records.
+#[derive(Default)]
+pub(crate) struct Caches {
+    /// By pool slot.
+    pub(crate) pools: Vec<Option<Box<PoolCache>>>,
+    pub(crate) stock: Stock,
+}
+
+/// One pool's part of a stream.
+pub(crate) struct PoolCache {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) entries: Box<[EntryCache]>,
+}
+
+/// One entry's part of a stream: the stream's own free blocks, and counts of what was done on it.
+#[derive(Default)]
+pub(crate) struct EntryCache {
+    pub(crate) bins: Option<Box<Bins>>,
+    /// The entry's list of streams with free blocks names this stream.
+    pub(crate) published: bool,
+    pub(crate) counts: Counts,
+}
+
+/// Counts kept per stream and added up when asked for. Differences may go below zero on one stream.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) requested: i64,
+    pub(crate) live: i64,
+    pub(crate) allocs: u64,
+    pub(crate) frees: u64,
+    pub(crate) reuse: [u64; 6],
+    pub(crate) splits: u64,
+    pub(crate) merges: u64,
+    pub(crate) unordered_frees: u64,
+    pub(crate) internal_waits: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.requested += other.requested;
+        self.live += other.live;
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        for (mine, theirs) in self.reuse.iter_mut().zip(other.reuse) {
+            *mine += theirs;
+        }
+        self.splits += other.splits;
+        self.merges += other.merges;
+        self.unordered_frees += other.unordered_frees;
+        self.internal_waits += other.internal_waits;
+    }
+}
+
+/// Which kind an entry is, for the code that only needs to know that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Exclusive,
+    Direct,
+    Sliced,
+    Cuda,
+}
+
+/// An entry's configuration, worked out once.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    /// Largest request accepted, and largest need (page bytes of a sliced entry).
+    pub(crate) accept: u64,
+    pub(crate) accept_need: u64,
+    pub(crate) page_size: u64,
+    /// Cap in pages (Sliced) or bytes (Cuda).
+    pub(crate) cap: u64,
+    pub(crate) reclaim_at: u64,
+    pub(crate) period: Option<u64>,
+}
+
+impl Entry {
+    pub(crate) fn new(config: &MemoryPoolConfig) -> Entry {
+        let base = Entry {
+            kind: Kind::Direct,
+            accept: u64::MAX,
+            accept_need: u64::MAX,
+            page_size: 0,
+            cap: u64::MAX,
+            reclaim_at: u64::MAX,
+            period: None,
+        };
+        match *config {
+            MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period } => {
+                Entry { kind: Kind::Exclusive, accept: max_alloc_size, period: dealloc_period, ..base }
+            }
+            MemoryPoolConfig::Direct { reclaim_at } => Entry { reclaim_at: reclaim_at.unwrap_or(u64::MAX), ..base },
+            MemoryPoolConfig::Sliced { page_size, max_slice_size, max_pool_size, dealloc_period } => Entry {
+                kind: Kind::Sliced,
+                accept: max_slice_size.unwrap_or(page_size),
+                accept_need: page_size,
+                page_size,
+                cap: max_pool_size.map_or(u64::MAX, |cap| cap / page_size),
+                period: dealloc_period,
+                ..base
+            },
+            MemoryPoolConfig::Cuda { max_pool_size } => {
+                Entry { kind: Kind::Cuda, cap: max_pool_size.unwrap_or(u64::MAX), ..base }
+            }
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn accepts(&self, requested: u64, need: u64) -> bool {
+        requested <= self.accept && need <= self.accept_need
+    }
+    /// Blocks are carved from pages, split and merged.
+    #[inline(always)]
+    pub(crate) fn carves(&self) -> bool {
+        matches!(self.kind, Kind::Sliced | Kind::Cuda)
+    }
+    pub(crate) fn page_bytes(&self, need: u64, granularity: u64) -> Option<u64> {
+        match self.kind {
+            Kind::Sliced => Some(self.page_size),
+            Kind::Exclusive | Kind::Direct => need.checked_next_multiple_of(granularity),
+            Kind::Cuda => need.checked_next_multiple_of(super::config::CUDA_PAGE),
+        }
+    }
+}
+
+/// Figures every stream adds to at once, so that marks are exact when calls are serialised. Reserved figures change
+/// only under the slow lock.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) used: AtomicU64,
+    pub(crate) used_high: AtomicU64,
+    pub(crate) reserved: AtomicU64,
+    pub(crate) reserved_high: AtomicU64,
+    pub(crate) pages: AtomicU64,
+    pub(crate) pages_high: AtomicU64,
+    pub(crate) page_allocs: AtomicU64,
+    pub(crate) page_frees: AtomicU64,
+    pub(crate) page_refusals: AtomicU64,
+    pub(crate) release_failures: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) progress_queries: AtomicU64,
+    pub(crate) host_syncs: AtomicU64,
+}
+
+impl Tally {
+    #[inline(always)]
+    pub(crate) fn take(&self, bytes: u64) {
+        let after = self.used.fetch_add(bytes, Relaxed) + bytes;
+        if after > self.used_high.load(Relaxed) {
+            self.used_high.fetch_max(after, Relaxed);
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn drop(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+    /// A page is being asked for: its quota is taken.
+    pub(crate) fn ask(&self, bytes: u64) {
+        self.reserved.fetch_add(bytes, Relaxed);
+        self.pages.fetch_add(1, Relaxed);
+    }
+    /// The device granted it.
+    pub(crate) fn granted(&self) {
+        self.reserved_high.fetch_max(self.reserved.load(Relaxed), Relaxed);
+        self.pages_high.fetch_max(self.pages.load(Relaxed), Relaxed);
+        self.page_allocs.fetch_add(1, Relaxed);
+    }
+    /// The device refused it.
+    pub(crate) fn refused(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Relaxed);
+        self.pages.fetch_sub(1, Relaxed);
+        self.page_refusals.fetch_add(1, Relaxed);
+    }
+    pub(crate) fn shrink(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Relaxed);
+        self.pages.fetch_sub(1, Relaxed);
+        self.page_frees.fetch_add(1, Relaxed);
+    }
+}
+
+/// Called before an allocation fails; `true`: something was given back, try again.
+pub type OutOfMemoryCallback = Arc<dyn Fn(&super::OutOfMemory) -> bool + Send + Sync>;
+
+pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) slot: u32,
+    pub(crate) device: Arc<Device>,
+    pub(crate) config: PoolConfig,
+    pub(crate) entries: Box<[Entry]>,
+    pub(crate) follow: AtomicBool,
+    pub(crate) opportunistic: AtomicBool,
+    pub(crate) internal: AtomicBool,
+    pub(crate) threshold: AtomicU64,
+    pub(crate) destroyed: AtomicBool,
+    /// Successful allocations so far.
+    pub(crate) allocations: AtomicU64,
+    pub(crate) tally: Tally,
+    pub(crate) entry_tally: Box<[Tally]>,
+    /// Per entry: streams that may hold free blocks of it. A leaf.
+    pub(crate) published: Box<[Mutex<Vec<StreamRef>>]>,
+    /// Per entry: pages that had no live block at some time. A leaf.
+    pub(crate) empties: Box<[Mutex<Vec<u32>>]>,
+    /// Streams that have a cache of this pool. A leaf.
+    pub(crate) attached: Mutex<Vec<u32>>,
+    pub(crate) names: Mutex<HashMap<u32, String>>,
+    pub(crate) users: Mutex<HashMap<u32, Vec<StreamRef>>>,
+    pub(crate) callback: Mutex<Option<OutOfMemoryCallback>>,
+    /// Under the device's slow lock; a mutex of its own only so that the compiler can see it.
+    pub(crate) shared: Mutex<PoolShared>,
+    pub(crate) accesses: super::access::Table,
+}
+
+#[derive(Default)]
+pub(crate) struct PoolShared {
+    pub(crate) entries: Vec<EntryShared>,
+    /// Free points of multi blocks, ascending by stream.
+    pub(crate) points: HashMap<u32, Vec<At>>,
+    pub(crate) stock: Stock,
+}
+
+#[derive(Default)]
+pub(crate) struct EntryShared {
+    /// Observed free blocks, and never-used ones unless the entry is Cuda.
+    pub(crate) observed: Bins,
+    /// Never-used blocks of a Cuda entry.
+    pub(crate) unused: Bins,
+    /// (size, address, block)
+    pub(crate) multi: BTreeSet<(u64, u64, u32)>,
+    pub(crate) multi_bytes: u64,
+    pub(crate) pages: BTreeSet<u32>,
+    /// What host-ordered calls and streams that are gone counted.
+    pub(crate) counts: Counts,
+}
+
+/// The device's pages and what model addresses come next; under the slow lock.
+#[derive(Default)]
+pub(crate) struct Granted {
+    pub(crate) grants: HashMap<u32, Grant>,
+    pub(crate) next_address: u64,
+}
+
+pub(crate) struct Device {
+    pub(crate) id: DeviceId,
+    pub(crate) slot: u32,
+    pub(crate) uid: u32,
+    pub(crate) kind: DeviceKind,
+    pub(crate) options: ModelOptions,
+    pub(crate) source: ModelDevice,
+    pub(crate) order: Order,
+    pub(crate) slow: Mutex<()>,
+    pub(crate) granted: Mutex<Granted>,
+    /// Pools with anything left, in order of creation. A leaf.
+    pub(crate) pools: Mutex<Vec<Arc<Pool>>>,
+    pub(crate) serial: AtomicBool,
+    serial_lock: ReentrantMutex<()>,
+    observer: RwLock<Option<Arc<dyn Observer>>>,
+    /// Pages by model address and, where there is backing, by pointer.
+    pub(crate) by_address: RwLock<BTreeMap<u64, u32>>,
+    pub(crate) by_pointer: RwLock<BTreeMap<u64, u32>>,
+    pub(crate) per_thread: Mutex<HashMap<u64, StreamRef>>,
+    pub(crate) in_callback: Mutex<Vec<(std::thread::ThreadId, PoolId)>>,
+    pub(crate) page_allocs: AtomicU64,
+    pub(crate) page_frees: AtomicU64,
+    pub(crate) reserved: AtomicU64,
+}
+
+/// First model address. No x86-64 (48- or 57-bit) or arm64 (top-byte-ignore) user space can map it.
+pub(crate) const FIRST_ADDRESS: u64 = 0x53F0_0000_0000_0000;
+/// One past the last model address.
+pub(crate) const END_ADDRESS: u64 = 0x5400_0000_0000_0000;
+
+impl Device {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(id: DeviceId, slot: u32, uid: u32, options: ModelOptions, order: Order) -> Device {
+        Device {
+            id,
+            slot,
+            uid,
+            kind: DeviceKind::Model,
+            source: ModelDevice::new(&options),
+            options,
+            order,
+            slow: Mutex::new(()),
+            granted: Mutex::new(Granted { grants: HashMap::new(), next_address: FIRST_ADDRESS }),
+            pools: Mutex::new(Vec::new()),
+            serial: AtomicBool::new(false),
+            serial_lock: ReentrantMutex::new(()),
+            observer: RwLock::new(None),
+            by_address: RwLock::new(BTreeMap::new()),
+            by_pointer: RwLock::new(BTreeMap::new()),
+            per_thread: Mutex::new(HashMap::new()),
+            in_callback: Mutex::new(Vec::new()),
+            page_allocs: AtomicU64::new(0),
+            page_frees: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+        }
+    }
+
+    /// Holds the serialising lock while an observer is installed.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Option<ReentrantMutexGuard<'_, ()>> {
+        if self.serial.load(Relaxed) { Some(self.serial_lock.lock()) } else { None }
+    }
+
+    /// Tells the observer, if there is one.
+    #[inline(always)]
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        if self.serial.load(Relaxed) {
+            self.tell_now(event);
+        }
+    }
+    #[cold]
+    fn tell_now(&self, event: &Event<'_>) {
+        let observer = self.observer.read().clone();
+        if let Some(observer) = observer {
+            observer.event(event);
+        }
+    }
+
+    /// Installs or removes the observer. Calls already under way finish first.
+    pub(crate) fn observe(&self, observer: Option<Arc<dyn Observer>>) -> bool {
+        let _serial = self.serial_lock.lock();
+        let mut place = self.observer.write();
+        if observer.is_some() && place.is_some() {
+            return false;
+        }
+        self.serial.store(observer.is_some(), std::sync::atomic::Ordering::SeqCst);
+        *place = observer;
+        drop(place);
+        // Whoever holds a lock now did not see the flag; wait for them.
+        drop(self.slow.lock());
+        let streams: Vec<StreamRef> = self.order.streams.lock().iter().copied().collect();
+        for stream in streams {
+            drop(STREAMS.at(stream.slot()).state.lock());
+        }
+        true
+    }
+    pub(crate) fn has_observer(&self) -> bool {
+        self.observer.read().is_some()
+    }
+}
+
+impl Drop for Device {
+    /// The last pool and the handle are gone: the streams' slots go back.
+    fn drop(&mut self) {
+        for stream in std::mem::take(&mut *self.order.streams.lock()) {
+            let record = STREAMS.at(stream.slot());
+            let mut state = record.state.lock();
+            if record.is(self.uid, stream) {
+                record.forget();
+                state.live = false;
+                state.attach.pools = Vec::new();
+                state.attach.stock.give_back();
+                drop(state);
+                STREAMS.give_back([stream.slot()]);
+            }
+        }
+    }
+}
+
+impl order::Progress for Device {
+    fn executed(&self, stream: StreamRef) -> u64 {
+        let record = STREAMS.at(stream.slot());
+        let executed = record.executed();
+        if record.is(self.uid, stream) { executed } else { u64::MAX }
+    }
+}
+
+/// The slow path's locks: the device's slow lock and any number of streams.
+pub(crate) struct Slow<'a> {
+    pub(crate) device: &'a Device,
+    _slow: MutexGuard<'a, ()>,
+    held: Vec<(u32, StreamGuard)>,
+}
+
+impl<'a> Slow<'a> {
+    pub(crate) fn lock(device: &'a Device) -> Self {
+        Slow { device, _slow: device.slow.lock(), held: Vec::new() }
+    }
+
+    /// Locks a stream's slot (once) and gives its state.
+    pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
+        let index = match self.held.iter().position(|held| held.0 == slot) {
+            Some(index) => index,
+            None => {
+                self.held.push((slot, STREAMS.at(slot).state.lock()));
+                self.held.len() - 1
+            }
+        };
+        &mut self.held[index].1
+    }
+
+    /// The cache of `pool` on a stream, made if there is none.
+    pub(crate) fn cache(&mut self, slot: u32, pool: &Arc<Pool>) -> &mut PoolCache {
+        let caches = &mut self.state(slot).attach.pools;
+        let index = pool.slot as usize;
+        if caches.len() <= index {
+            caches.resize_with(index + 1, || None);
+        }
+        let stale = caches[index].as_ref().is_none_or(|cache| cache.pool.id != pool.id);
+        if stale {
+            pool.attached.lock().push(slot);
+            caches[index] = Some(Box::new(PoolCache {
+                pool: pool.clone(),
+                entries: pool.entries.iter().map(|_| EntryCache::default()).collect(),
+            }));
+        }
+        caches[index].as_mut().expect("just made")
+    }
+
+    /// The streams that hold free blocks of an entry, all locked, lowest id first; streams found to hold none leave
+    /// the list.
+    pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Vec<StreamRef> {
+        let mut list = std::mem::take(&mut *pool.published[entry].lock());
+        list.sort_unstable();
+        list.retain(|&stream| {
+            let here = STREAMS.at(stream.slot()).is(self.device.uid, stream);
+            if !here {
+                return false;
+            }
+            let cache = &mut self.cache(stream.slot(), pool).entries[entry];
+            let holds = cache.bins.as_ref().is_some_and(|bins| bins.count > 0);
+            if !holds {
+                cache.published = false;
+            }
+            holds
+        });
+        pool.published[entry].lock().extend_from_slice(&list);
+        list
+    }
+
+    pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
+        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(Box::default)
+    }
+}
+
+impl EntryCache {
+    /// The bins to put a free block into; makes the stream known to the entry.
+    #[inline(always)]
+    pub(crate) fn bins_to_fill(&mut self, pool: &Pool, entry: usize, me: StreamRef) -> &mut Bins {
+        if !self.published {
+            self.published = true;
+            pool.published[entry].lock().push(me);
+        }
+        self.bins.get_or_insert_with(Box::default)
+    }
+}
+
+/// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. Returns how often it merged.
+/// `unused` are the bins of a Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE
+/// and whether it is UNUSED. All under the domain's lock.
+#[inline(always)]
+pub(crate) fn insert_merged(
+    mut index: u32,
+    domain: StreamRef,
+    bins: &mut Bins,
+    mut unused: Option<&mut Bins>,
+    stock: &mut Stock,
+    pages: &PageIndex,
+) -> u64 {
+    let mut merges = 0;
+    let b = block(index);
+    debug_assert!(b.stream() == domain && b.has(super::block::FREE));
+    let touches = |left: u32, right: u32| {
+        let (l, r) = (block(left), block(right));
+        l.has(super::block::FREE)
+            && r.has(super::block::FREE)
+            && l.stream() == domain
+            && r.stream() == domain
+            && l.page() == r.page()
+            && l.end() == r.addr()
+    };
+    let next = b.next();
+    if next != super::block::NIL && touches(index, next) {
+        take_out(next, bins, unused.as_deref_mut());
+        absorb(index, next, stock, pages);
+        merges += 1;
+    }
+    let prev = b.prev();
+    if prev != super::block::NIL && touches(prev, index) {
+        take_out(prev, bins, unused.as_deref_mut());
+        absorb(prev, index, stock, pages);
+        index = prev;
+        merges += 1;
+    }
+    match unused {
+        Some(unused) if block(index).has(super::block::UNUSED) => unused.insert(index),
+        _ => bins.insert(index),
+    }
+    merges
+}
+
+fn take_out(index: u32, bins: &mut Bins, unused: Option<&mut Bins>) {
+    match unused {
+        Some(unused) if block(index).has(super::block::UNUSED) => unused.remove(index),
+        _ => bins.remove(index),
+    }
+}
+
+/// `right` becomes part of `left`; neither is in a structure.
+pub(crate) fn absorb(left: u32, right: u32, stock: &mut Stock, pages: &PageIndex) {
+    use super::block::{FREE, NIL, UNUSED};
+    let (l, r) = (block(left), block(right));
+    let unused = l.flags() & r.flags() & UNUSED;
+    pages.clear(r.addr());
+    l.set_seq(l.seq().max(r.seq()));
+    l.set_next(r.next());
+    if r.next() != NIL {
+        block(r.next()).set_prev(left);
+    }
+    l.set_size_flags(l.size() + r.size(), FREE | unused);
+    stock.give(right);
+}
+
+/// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
+/// same domain with the same point and flags. `None` in the error case: no record left.
+#[inline(always)]
+pub(crate) fn cut(index: u32, need: u64, stock: &mut Stock, pages: &PageIndex) -> Result<Option<u32>, ()> {
+    use super::block::NIL;
+    let b = block(index);
+    if b.size() == need {
+        return Ok(None);
+    }
+    let rest = stock.take().ok_or(())?;
+    let r = block(rest);
+    let next = b.next();
+    r.set_addr(b.addr() + need);
+    r.set_size_flags(b.size() - need, b.flags());
+    r.set_stream(b.stream());
+    r.set_seq(b.seq());
+    r.set_page(b.page());
+    r.set_prev(index);
+    r.set_next(next);
+    if next != NIL {
+        block(next).set_prev(rest);
+    }
+    b.set_next(rest);
+    b.set_size_flags(need, b.flags());
+    pages.set(r.addr(), rest);
+    Ok(Some(rest))
+}

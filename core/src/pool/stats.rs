@@ -1,0 +1,294 @@
+//! Figures of a pool and of its entries, added up from what each stream counted.
+
+use super::block::block;
+use super::page::page;
+use super::state::{Counts, Kind, Pool, Slow, Tally};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How often a block could be used, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// Freed on the same stream.
+    pub same_stream: u64,
+    /// The host had observed the free.
+    pub observed: u64,
+    /// Policy 1: the free preceded by dependency.
+    pub event: u64,
+    /// Policy 2: the free had executed.
+    pub opportunistic: u64,
+    /// Policy 3: the stream was made to wait.
+    pub internal: u64,
+    /// Never used before.
+    pub fresh: u64,
+}
+
+/// Figures of a pool, or of one entry. Bytes, counts; `*_high` are high-water marks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes asked for by live blocks.
+    pub requested: u64,
+    /// Bytes no one else can have because of live blocks.
+    pub used: u64,
+    /// High-water mark of `used`.
+    pub used_high: u64,
+    /// Bytes of pages held.
+    pub reserved: u64,
+    /// High-water mark of `reserved`.
+    pub reserved_high: u64,
+    /// `used` − `requested`.
+    pub padding: u64,
+    /// Live blocks.
+    pub live: u64,
+    /// Free blocks with a free point the host has not observed.
+    pub pending: u64,
+    /// Their bytes.
+    pub pending_bytes: u64,
+    /// Successful allocations.
+    pub allocs: u64,
+    /// Successful frees.
+    pub frees: u64,
+    /// Failed allocations (pool only).
+    pub failures: u64,
+    /// Pages held.
+    pub pages: u64,
+    /// High-water mark of `pages`.
+    pub pages_high: u64,
+    /// Pages granted.
+    pub page_allocs: u64,
+    /// Pages taken back.
+    pub page_frees: u64,
+    /// Pages the device refused.
+    pub page_refusals: u64,
+    /// Pages the device refused to take back.
+    pub release_failures: u64,
+    /// Calls to the device: pages asked for and given back (refusals included), progress questions, host synchronises.
+    pub device_calls: u64,
+    /// Frees on a stream not ordered after the allocation.
+    pub unordered_frees: u64,
+    /// Frees that did not follow an access that was noted (pool only).
+    pub racing_frees: u64,
+    /// Questions to the device how far a stream has run (pool only).
+    pub progress_queries: u64,
+    /// Waits inserted by policy 3.
+    pub internal_waits: u64,
+    /// Device synchronises made because memory was out (pool only).
+    pub host_syncs: u64,
+    /// Blocks cut in two.
+    pub splits: u64,
+    /// Neighbours merged.
+    pub merges: u64,
+    /// Reasons of reuse.
+    pub reuse: Reuse,
+    /// Largest free block, whatever its free points.
+    pub largest_free: u64,
+    /// Bytes of this library's own records for the pool's blocks and look-up index.
+    pub metadata_bytes: u64,
+}
+
+fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally) {
+    stats.requested = counts.requested.max(0) as u64;
+    stats.live = counts.live.max(0) as u64;
+    stats.allocs = counts.allocs;
+    stats.frees = counts.frees;
+    stats.splits = counts.splits;
+    stats.merges = counts.merges;
+    stats.unordered_frees = counts.unordered_frees;
+    stats.internal_waits = counts.internal_waits;
+    let [same_stream, observed, event, opportunistic, internal, fresh] = counts.reuse;
+    stats.reuse = Reuse { same_stream, observed, event, opportunistic, internal, fresh };
+    stats.used = tally.used.load(Relaxed);
+    stats.used_high = tally.used_high.load(Relaxed);
+    stats.reserved = tally.reserved.load(Relaxed);
+    stats.reserved_high = tally.reserved_high.load(Relaxed);
+    stats.padding = stats.used.saturating_sub(stats.requested);
+    stats.pages = tally.pages.load(Relaxed);
+    stats.pages_high = tally.pages_high.load(Relaxed);
+    stats.page_allocs = tally.page_allocs.load(Relaxed);
+    stats.page_frees = tally.page_frees.load(Relaxed);
+    stats.page_refusals = tally.page_refusals.load(Relaxed);
+    stats.release_failures = tally.release_failures.load(Relaxed);
+    stats.failures = tally.failures.load(Relaxed);
+    stats.progress_queries = tally.progress_queries.load(Relaxed);
+    stats.host_syncs = tally.host_syncs.load(Relaxed);
+    stats.device_calls = stats.page_allocs
+        + stats.page_frees
+        + stats.page_refusals
+        + stats.release_failures
+        + stats.progress_queries
+        + stats.host_syncs;
+}
+
+/// One entry's figures, its counts, and its number of block records.
+fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, Counts) {
+    let mut counts = Counts::default();
+    let (mut pending, mut pending_bytes, mut largest, mut free) = (0, 0, 0, 0);
+    let attached = pool.attached.lock().clone();
+    for slot in attached {
+        let state = slow.state(slot);
+        let Some(Some(cache)) = state.attach.pools.get(pool.slot as usize) else { continue };
+        if cache.pool.id != pool.id {
+            continue;
+        }
+        let cache = &cache.entries[e];
+        counts.add(&cache.counts);
+        if let Some(bins) = &cache.bins {
+            pending += bins.count;
+            pending_bytes += bins.bytes;
+            free += bins.count;
+            largest = bins.largest().max(largest);
+        }
+    }
+    let shared = pool.shared.lock();
+    let own = &shared.entries[e];
+    counts.add(&own.counts);
+    pending += own.multi.len() as u64;
+    pending_bytes += own.multi_bytes;
+    free += own.multi.len() as u64 + own.observed.count + own.unused.count;
+    largest = largest
+        .max(own.observed.largest())
+        .max(own.unused.largest())
+        .max(own.multi.last().map_or(0, |&(size, ..)| size));
+    let mut stats = Stats::default();
+    fill(&mut stats, &counts, &pool.entry_tally[e]);
+    stats.pending = pending;
+    stats.pending_bytes = pending_bytes;
+    stats.largest_free = largest;
+    stats.metadata_bytes = (stats.live + free) * std::mem::size_of::<super::block::Block>() as u64
+        + own
+            .pages
+            .iter()
+            .map(|&slot| page(slot).index.bytes() + std::mem::size_of::<super::page::Page>() as u64)
+            .sum::<u64>()
+        + own
+            .multi
+            .iter()
+            .map(|(.., index)| (shared.points[index].len() * std::mem::size_of::<crate::order::At>()) as u64)
+            .sum::<u64>();
+    (stats, counts)
+}
+
+pub(crate) fn of_entry(pool: &Arc<Pool>, e: usize) -> Stats {
+    of_entry_locked(&mut Slow::lock(&pool.device), pool, e).0
+}
+
+pub(crate) fn of_pool(pool: &Arc<Pool>) -> Stats {
+    let mut slow = Slow::lock(&pool.device);
+    let mut counts = Counts::default();
+    let mut sum = Stats::default();
+    for e in 0..pool.entries.len() {
+        let (stats, own) = of_entry_locked(&mut slow, pool, e);
+        counts.add(&own);
+        sum.pending += stats.pending;
+        sum.pending_bytes += stats.pending_bytes;
+        sum.largest_free = sum.largest_free.max(stats.largest_free);
+        sum.metadata_bytes += stats.metadata_bytes;
+    }
+    fill(&mut sum, &counts, &pool.tally);
+    sum.racing_frees = pool.accesses.racing_frees();
+    sum.metadata_bytes += pool.accesses.bytes();
+    sum
+}
+
+/// Takes the pool apart and compares every structure with its rules.
+pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
+    use super::block::{FREE, HOST, LIVE, MULTI, NIL, OBSERVED, UNUSED};
+    let mut slow = Slow::lock(&pool.device);
+    let streams: Vec<_> = pool.device.order.streams.lock().iter().copied().collect();
+    for stream in streams {
+        slow.state(stream.slot());
+    }
+    for e in 0..pool.entries.len() {
+        let (stats, _) = of_entry_locked(&mut slow, pool, e);
+        let holders = slow.holders(pool, e);
+        let shared = pool.shared.lock();
+        let own = &shared.entries[e];
+        own.observed.check()?;
+        own.unused.check()?;
+        let (mut live, mut used, mut requested, mut free) = (0, 0, 0, 0u64);
+        for &slot in &own.pages {
+            let record = page(slot);
+            let (mut at, mut prev) = (record.first.load(Relaxed), NIL);
+            let mut addr = record.base.load(Relaxed);
+            let mut live_here = 0;
+            while at != NIL {
+                let b = block(at);
+                if b.addr() != addr || b.prev() != prev || b.page() != slot || b.size() == 0 {
+                    return Err(format!("entry {e}: block {at} at {:#x} does not follow its neighbour", b.addr()));
+                }
+                if record.block_at(addr) != Some(at) || record.block_at(b.end() - 1) != Some(at) {
+                    return Err(format!("entry {e}: block {at} is not found by its address"));
+                }
+                if b.has(LIVE) == b.has(FREE) {
+                    return Err(format!("entry {e}: block {at} is neither live nor free"));
+                }
+                if b.has(LIVE) {
+                    live_here += 1;
+                    used += b.size();
+                    requested += b.requested();
+                } else {
+                    free += 1;
+                    let mergeable = b.stream() != MULTI && pool.entries[e].carves();
+                    if prev != NIL && block(prev).has(FREE) && block(prev).stream() == b.stream() && mergeable {
+                        return Err(format!("entry {e}: blocks {prev} and {at} should have merged"));
+                    }
+                    if b.has(UNUSED) && b.stream() != OBSERVED {
+                        return Err(format!("entry {e}: block {at} is never-used but not observed"));
+                    }
+                }
+                if b.stream() == HOST && !b.has(LIVE) {
+                    return Err(format!("entry {e}: block {at} is free in host order"));
+                }
+                addr = b.end();
+                prev = at;
+                at = b.next();
+            }
+            if pool.entries[e].kind != Kind::Direct && addr != record.base.load(Relaxed) + record.bytes.load(Relaxed) {
+                return Err(format!("entry {e}: page {slot} is not covered by its blocks"));
+            }
+            if live_here != record.live.load(Relaxed) {
+                return Err(format!("entry {e}: page {slot} counts {} live", record.live.load(Relaxed)));
+            }
+            live += live_here;
+        }
+        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64;
+        let reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
+        let multi_bytes: u64 = own.multi.iter().map(|&(size, ..)| size).sum();
+        if multi_bytes != own.multi_bytes {
+            return Err(format!("entry {e}: multi bytes {multi_bytes}, counted {}", own.multi_bytes));
+        }
+        for &(.., index) in &own.multi {
+            if shared.points.get(&index).is_none_or(|points| points.len() < 2) {
+                return Err(format!("entry {e}: multi block {index} has fewer than two points"));
+            }
+        }
+        drop(shared);
+        for holder in holders {
+            let observed = super::state::STREAMS.at(holder.slot()).observed();
+            let bins = slow.bins(holder, pool, e);
+            bins.check()?;
+            held += bins.count;
+            let mut wrong = None;
+            bins.each(|index| {
+                if block(index).stream() != holder || block(index).seq() <= observed {
+                    wrong = Some(index);
+                }
+            });
+            if let Some(index) = wrong {
+                return Err(format!("entry {e}: block {index} is in the wrong cache"));
+            }
+        }
+        if held != free {
+            return Err(format!("entry {e}: {free} free blocks in pages, {held} in structures"));
+        }
+        let want = (live, used, requested, reserved);
+        let have = (stats.live, stats.used, stats.requested, stats.reserved);
+        if want != have {
+            return Err(format!("entry {e}: (live, used, requested, reserved) are {want:?}, counted {have:?}"));
+        }
+        if !(stats.requested <= stats.used && stats.used <= stats.reserved) {
+            return Err(format!("entry {e}: requested <= used <= reserved does not hold: {have:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Switches that turn one rule off, in test builds only (feature `rule-switches`, environment `SMP_RULE_OFF`).
+//!
+//! They exist to show that the tests notice: `scripts/rules.sh` turns each off and prints which tests go red. In a build
+//! without the feature [`off`] is the constant `false`.
+
+macro_rules! rules {
+    ($($name:ident = $text:literal, $what:literal;)*) => {
+        /// Every switch: its name in `SMP_RULE_OFF`, and the rule it turns off.
+        pub const ALL: &[(&str, &str)] = &[$(($text, $what)),*];
+        $(pub(crate) const $name: &str = $text;)*
+    };
+}
+
+rules! {
+    SAME_STREAM = "same-stream", "a block freed on a stream is reusable at once on that stream";
+    OBSERVED = "observed", "frees the host has observed are reusable by any stream";
+    POLICY1 = "policy-1", "frees that precede by dependency are reusable";
+    POLICY2 = "policy-2", "frees that have executed are reusable";
+    POLICY3 = "policy-3", "when nothing serves, the stream is made to wait for a free";
+    POLICY1_ATTRIBUTE = "policy-1-attribute", "attribute 1 turns policy 1 off";
+    MERGE = "merge", "free neighbours of one owner merge";
+    USERS = "added-users", "a block is reusable only after every user's point";
+    CAPS = "caps", "max_pool_size is a hard cap";
+    RECLAIM = "reclaim", "a direct entry gives back above its watermark";
+    PERIOD = "dealloc-period", "a page unused for a whole period goes back";
+    THRESHOLD = "release-threshold", "a synchronise gives back what is above the threshold";
+    RELEASE_EXECUTED = "release-executed", "a page goes back only when its free points have executed or are observed";
+    OOM_RELEASE = "oom-release", "a refused page makes free pages go back and the request be tried again";
+    SYNC_OBSERVES = "sync-closure", "a synchronise observes what the stream depended on";
+    LEGACY = "legacy-barrier", "work on the legacy stream orders all blocking streams";
+    TRANSITIVE = "transitive", "an event carries what its stream was ordered after";
+}
+
+/// The named rule is turned off.
+#[cfg(not(feature = "rule-switches"))]
+#[inline(always)]
+pub(crate) const fn off(_rule: &str) -> bool {
+    false
+}
+
+/// The named rule is turned off.
+#[cfg(feature = "rule-switches")]
+pub(crate) fn off(rule: &str) -> bool {
+    static OFF: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    OFF.get_or_init(|| std::env::var("SMP_RULE_OFF").unwrap_or_default()) == rule
+}
