@@ -511,6 +511,22 @@ static void a_larger_alignment_is_given_and_its_padding_is_used(void)
     scene_end(&t);
 }
 
+static void a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted(void)
+{
+    struct scene t = lazy("sliced(page_size=1MiB)");
+    smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+    smp_allocation a = NULL;
+    desc.stream = t.s1;
+    desc.alignment = 1 * MIB;
+    desc.size = 1024; /* needs 1024 + 1 MiB - 512 bytes */
+    CHECK_STATUS(smp_alloc_async_ex(t.pool, &desc, &a), SMP_ERROR_SIZE_NOT_ACCEPTED);
+    desc.size = 512; /* needs the whole page */
+    CHECK_STATUS(smp_alloc_async_ex(t.pool, &desc, &a), SMP_SUCCESS);
+    CHECK_EQ(block_size(a), 1 * MIB);
+    CHECK_EQ(address(a) % MIB, 0);
+    scene_end(&t);
+}
+
 static void zero_bytes_get_a_distinct_block_of_one_alignment_unit(void)
 {
     struct scene t = lazy("sliced(page_size=4MiB)");
@@ -722,6 +738,7 @@ TEST_MAIN(RUN(an_exclusive_block_is_its_whole_page)
           RUN(a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset)
           RUN(a_released_pages_address_is_not_given_out_again)
           RUN(a_larger_alignment_is_given_and_its_padding_is_used)
+          RUN(a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted)
           RUN(zero_bytes_get_a_distinct_block_of_one_alignment_unit)
           RUN(host_ordered_zero_bytes_are_invalid_value_in_the_cuda_preset_only)
           RUN(another_alignment_and_granularity_of_the_device_are_kept)
