@@ -74,7 +74,7 @@ typedef struct CUevent_st *smp_event;
       SMP_DEFAULT, SMP_NONE, { 0u, 0u, 0u, 0u } }
 #define SMP_POOL_STATS_INIT \
     { (uint32_t)sizeof(smp_pool_stats), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, \
-      0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u }
+      0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u }
 #define SMP_ALLOC_DESC_INIT \
     { (uint32_t)sizeof(smp_alloc_desc), 0u, 0u, 0u, (smp_stream)0, (const char *)0, { 0u, 0u, 0u, 0u } }
 #define SMP_ALLOCATION_INFO_INIT \
@@ -943,6 +943,10 @@ typedef struct smp_pool_stats {
      * Frees on another stream that were not ordered after their allocation.
      */
     uint64_t unordered_frees;
+    /**
+     * Frees that did not follow an access noted with smp_note_access.
+     */
+    uint64_t racing_frees;
     /**
      * Times the device was asked how far a stream has run.
      */

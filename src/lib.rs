@@ -12,27 +12,41 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("libsmp's handles are 64-bit values in pointer types");
 
-pub mod access;
-pub mod allocation;
+mod access;
+mod allocation;
 mod boundary;
-pub mod config;
-pub mod device;
-pub mod event;
+mod config;
+mod device;
+mod event;
 mod handle;
-pub mod log;
-pub mod model;
-pub mod note;
-pub mod pool;
-pub mod report;
-pub mod status;
-pub mod stream;
-pub mod trace;
-pub mod version;
+mod log;
+mod model;
+mod note;
+mod pool;
+mod report;
+mod status;
+mod stream;
+mod trace;
+mod version;
 
+pub use access::*;
+pub use allocation::*;
+pub use config::*;
+pub use device::*;
+pub use event::*;
 pub use handle::{
     CUevent_st, CUstream_st, smp_allocation, smp_allocation_st, smp_device, smp_device_st, smp_event, smp_pool,
     smp_pool_st, smp_stream,
 };
+pub use log::*;
+pub use model::*;
+pub use note::*;
+pub use pool::*;
+pub use report::*;
+pub use status::*;
+pub use stream::*;
+pub use trace::*;
+pub use version::*;
 
 /// Rust's name for C's `SMP_NONE`.
 pub const NONE: u64 = u64::MAX;

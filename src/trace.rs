@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_void};
 /// SMP_ERROR_NOT_PERMITTED if the device is recorded already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smp_trace_start(device: smp_device, path: *const c_char) -> smp_status {
-    todo!()
+    call(pending)
 }
 
 /// Stops recording and completes the file.
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn smp_trace_start(device: smp_device, path: *const c_char
 /// SMP_ERROR_IO if writing failed, now or since the start.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_trace_stop(device: smp_device) -> smp_status {
-    todo!()
+    call(pending)
 }
 
 /// Told how far a replay is: `done` of `total` units (events, or bytes if the number of events is not known; total is 0 if
@@ -111,5 +111,9 @@ pub unsafe extern "C" fn smp_trace_replay(
     options: *const smp_replay_options,
     out: *mut smp_replay_result,
 ) -> smp_status {
-    todo!()
+    call(pending)
+}
+
+fn pending() -> smp_core::Result<()> {
+    Err(smp_core::Error::new(smp_core::Status::NotSupported, "traces are not built yet"))
 }
