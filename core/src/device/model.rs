@@ -62,6 +62,8 @@ struct Supply {
 pub(crate) struct ModelDevice {
     supply: Mutex<Supply>,
     host_backing: bool,
+    /// Host pages begin at multiples of the page granularity, as model addresses do, so that every alignment a block
+    /// may ask for holds for its host address too.
     alignment: u64,
 }
 
@@ -70,7 +72,7 @@ impl ModelDevice {
         ModelDevice {
             supply: Mutex::new(Supply { capacity: options.capacity, ..Supply::default() }),
             host_backing: options.host_backing,
-            alignment: options.alignment.max(4096),
+            alignment: options.page_granularity.max(4096),
         }
     }
     pub(crate) fn set_capacity(&self, bytes: u64) {
@@ -97,7 +99,8 @@ impl PageSource for ModelDevice {
         let after = supply.granted.checked_add(bytes).filter(|&after| after <= supply.capacity).ok_or(Refused)?;
         let mut grant = Grant::default();
         if self.host_backing {
-            let length = usize::try_from(bytes + self.alignment).map_err(|_| Refused)?;
+            let length =
+                bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused)?;
             let mut backing: Vec<u8> = Vec::new();
             backing.try_reserve_exact(length).map_err(|_| Refused)?;
             // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.

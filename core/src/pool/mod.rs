@@ -286,15 +286,16 @@ pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
     })
 }
 
-/// Sets an attribute by CUDA's number: 1–3 (0 or not), 4, and 6 and 8 to 0, which makes the mark the current value.
+/// Sets an attribute by CUDA's number: 1–3 to 0 or 1, 4, and 6 and 8 to 0, which makes the mark the current value.
 ///
 /// # Errors
-/// [`Status::InvalidValue`] for a read-only or unknown number, or a mark set to something else than 0.
+/// [`Status::InvalidValue`] for a read-only or unknown number, or a value it cannot have.
 pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
     let pool = POOLS.resolve(pool)?;
     let _serial = pool.device.enter();
     let refuse = |why: String| Err(Error::new(Status::InvalidValue, why));
     match attribute {
+        1..=3 if value > 1 => return refuse(format!("attribute {attribute} is 0 or 1, not {value}")),
         1 => pool.follow.store(value != 0, Relaxed),
         2 => pool.opportunistic.store(value != 0, Relaxed),
         3 => pool.internal.store(value != 0, Relaxed),
