@@ -656,46 +656,43 @@ impl Request<'_> {
         bound: &HashMap<StreamRef, (u64, Reason)>,
         answers: &HashMap<StreamRef, u64>,
     ) -> Option<Vec<u32>> {
-        let mut seeds: Vec<Vec<u32>> = Vec::new();
-        let own = &shared.entries[e];
-        let mut group = Vec::new();
-        own.observed.each(|index| group.push(index));
-        own.unused.each(|index| group.push(index));
-        seeds.push(std::mem::take(&mut group));
-        seeds.push(own.multi.iter().map(|&(.., index)| index).collect());
-        let distinct: BTreeSet<StreamRef> = locked.iter().copied().collect();
-        for &holder in &distinct {
-            if bound.get(&holder).is_none_or(|&(upto, _)| upto == 0) && answers.get(&holder).is_none_or(|&a| a == 0) {
-                continue;
-            }
-            slow.bins(holder, self.pool, e).each(|index| group.push(index));
-            seeds.push(std::mem::take(&mut group));
-        }
         // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
-        // block outside the largest group.
-        let largest =
-            (0..seeds.len()).filter(|&i| i != 1).max_by_key(|&i| seeds[i].len()).expect("there is the observed group");
+        // block outside the largest group, so that group is not gone through.
+        let own = &shared.entries[e];
+        let groups: BTreeSet<StreamRef> = locked.iter().copied().collect();
+        let groups: Vec<(u64, StreamRef)> = groups
+            .into_iter()
+            .filter(|holder| {
+                bound.get(holder).is_some_and(|&(upto, _)| upto > 0)
+                    || answers.get(holder).is_some_and(|&upto| upto > 0)
+            })
+            .map(|holder| (slow.bins(holder, self.pool, e).count, holder))
+            .collect();
+        let largest = groups.iter().copied().max().filter(|&(count, _)| count > own.observed.count + own.unused.count);
+        let mut seeds: Vec<u32> = own.multi.iter().map(|&(.., index)| index).collect();
+        if largest.is_some() {
+            own.observed.each(|index| seeds.push(index));
+            own.unused.each(|index| seeds.push(index));
+        }
+        for &group in groups.iter().filter(|&&group| Some(group) != largest) {
+            slow.bins(group.1, self.pool, e).each(|index| seeds.push(index));
+        }
         let usable_here = |index: u32| usable(shared, index, bound, answers, locked).is_some();
         let mut seen: HashSet<u32> = HashSet::new();
         let mut best: Option<(u64, u64, Vec<u32>)> = None;
-        for (i, group) in seeds.iter().enumerate() {
-            if i == largest {
+        for seed in seeds {
+            if seen.contains(&seed) || !usable_here(seed) {
                 continue;
             }
-            for &seed in group {
-                if seen.contains(&seed) || !usable_here(seed) {
-                    continue;
-                }
-                let run = run_around(seed, usable_here);
-                seen.extend(&run);
-                let bytes: u64 = run.iter().map(|&index| block(index).size()).sum();
-                let addr = block(run[0]).addr();
-                if run.len() > 1
-                    && bytes >= self.need
-                    && best.as_ref().is_none_or(|(size, low, _)| (bytes, addr) < (*size, *low))
-                {
-                    best = Some((bytes, addr, run));
-                }
+            let run = run_around(seed, usable_here);
+            if run.len() < 2 {
+                continue;
+            }
+            seen.extend(&run);
+            let bytes: u64 = run.iter().map(|&index| block(index).size()).sum();
+            let addr = block(run[0]).addr();
+            if bytes >= self.need && best.as_ref().is_none_or(|(size, low, _)| (bytes, addr) < (*size, *low)) {
+                best = Some((bytes, addr, run));
             }
         }
         best.map(|(.., run)| run)

@@ -19,7 +19,8 @@ static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 /// (units, log2 of the unit) → page slots.
 type Spare = HashMap<(u64, u32), Vec<u32>>;
 
-const CHUNK: usize = 4096;
+/// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 1 KiB of index.
+const CHUNK: usize = 256;
 
 struct Chunk {
     starts: [AtomicU32; CHUNK],
@@ -38,6 +39,8 @@ pub(crate) struct PageIndex {
     base: AtomicU64,
     unit_log2: AtomicU32,
     chunks: OnceLock<Box<[OnceLock<Box<Chunk>>]>>,
+    /// A bit per chunk that was ever made, so that looking back over a large block is quick.
+    made: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl PageIndex {
@@ -50,10 +53,32 @@ impl PageIndex {
     pub(crate) fn set(&self, addr: u64, index: u32) {
         let unit = self.unit(addr);
         if let Some(chunk) = self.chunks.get().and_then(|chunks| chunks.get(unit / CHUNK)) {
-            let chunk = chunk.get_or_init(Box::default);
+            let chunk = match chunk.get() {
+                Some(chunk) => chunk,
+                None => self.make(chunk, unit / CHUNK),
+            };
             chunk.starts[unit % CHUNK].store(index, Relaxed);
             chunk.bits[unit % CHUNK / 64].fetch_or(1 << (unit % 64), Relaxed);
         }
+    }
+    #[cold]
+    fn make<'a>(&self, place: &'a OnceLock<Box<Chunk>>, at: usize) -> &'a Chunk {
+        let chunk = place.get_or_init(Box::default);
+        if let Some(made) = self.made.get() {
+            made[at / 64].fetch_or(1 << (at % 64), Relaxed);
+        }
+        chunk
+    }
+    /// The last chunk at or before `at` that was ever made.
+    fn last_made(&self, at: usize) -> Option<usize> {
+        let made = self.made.get()?;
+        let mut word = at / 64;
+        let mut bits = made.get(word)?.load(Relaxed) & (u64::MAX >> (63 - at % 64));
+        while bits == 0 {
+            word = word.checked_sub(1)?;
+            bits = made[word].load(Relaxed);
+        }
+        Some(word * 64 + 63 - bits.leading_zeros() as usize)
     }
     /// None does any more.
     #[inline(always)]
@@ -71,20 +96,20 @@ impl PageIndex {
         let mut at = unit / CHUNK;
         let mut within = unit % CHUNK;
         loop {
-            if let Some(chunk) = chunks.get(at)?.get() {
-                let mut word = within / 64;
-                let mut bits = chunk.bits[word].load(Relaxed) & (u64::MAX >> (63 - within % 64));
-                loop {
-                    if bits != 0 {
-                        let found = word * 64 + 63 - bits.leading_zeros() as usize;
-                        return Some(chunk.starts[found].load(Relaxed));
-                    }
-                    if word == 0 {
-                        break;
-                    }
-                    word -= 1;
-                    bits = chunk.bits[word].load(Relaxed);
-                }
+            let chunk = self.last_made(at)?;
+            if chunk != at {
+                (at, within) = (chunk, CHUNK - 1);
+            }
+            let bits = &chunks.get(at)?.get()?.bits;
+            let mut word = within / 64;
+            let mut found = bits[word].load(Relaxed) & (u64::MAX >> (63 - within % 64));
+            while found == 0 && word > 0 {
+                word -= 1;
+                found = bits[word].load(Relaxed);
+            }
+            if found != 0 {
+                let start = word * 64 + 63 - found.leading_zeros() as usize;
+                return Some(chunks[at].get()?.starts[start].load(Relaxed));
             }
             at = at.checked_sub(1)?;
             within = CHUNK - 1;
@@ -144,7 +169,9 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     };
     let record = page(slot);
     if units > 0 {
-        record.index.chunks.get_or_init(|| (0..units.div_ceil(CHUNK as u64)).map(|_| OnceLock::new()).collect());
+        let chunks = units.div_ceil(CHUNK as u64);
+        record.index.chunks.get_or_init(|| (0..chunks).map(|_| OnceLock::new()).collect());
+        record.index.made.get_or_init(|| (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
         record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
     }
     record.index.base.store(base, Relaxed);
