@@ -8,7 +8,7 @@ use super::registry::POOLS;
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, insert_merged};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, StreamId};
-use crate::order::{At, StreamRef};
+use crate::order::{At, Clock, StreamRef};
 use crate::rules;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -151,36 +151,40 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         let home = page(b.page());
         let e = home.entry.load(Relaxed) as usize;
         let mut shared = pool.shared.lock();
+        let mut users = Vec::new();
+        if b.has(USERS) {
+            users = pool.users.lock().remove(&index).unwrap_or_default();
+            users.retain(|user| !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, *user));
+        }
         // Whether the free follows its allocation, and the accesses that were noted.
         let ready = At { stream: b.stream(), seq: b.seq() };
         let mut unordered = false;
-        let mut precedes: Vec<At> = Vec::new();
+        let mut unfollowed: Vec<At> = Vec::new();
         if let Some(stream) = stream {
             let clock = device.order.now(&STREAMS, slow.state(stream.slot())).clock;
-            let work_on_legacy = stream == device.order.legacy;
-            let follows = |slow: &mut Slow<'_>, at: At| {
-                at.stream == stream
+            let follows = |slow: &mut Slow<'_>, point: StreamRef, clock: &Clock, at: At| {
+                at.stream == point
                     || device.order.observed(&STREAMS, at.stream) >= at.seq
                     || !STREAMS.at(at.stream.slot()).is(device.uid, at.stream)
                     || {
                         let state = slow.state(at.stream.slot());
-                        (work_on_legacy && !state.non_blocking) || state.covered_by(&clock) >= at.seq
+                        (point == device.order.legacy && !state.non_blocking) || state.covered_by(clock) >= at.seq
                     }
             };
-            unordered = ready.stream != HOST && !follows(&mut slow, ready);
+            unordered = ready.stream != HOST && !follows(&mut slow, stream, &clock, ready);
             if pool.accesses.any() {
-                precedes = pool.accesses.points(index);
-                precedes.retain(|&at| !follows(&mut slow, at));
+                // The memory is not used again before any user's point, so what one of them follows is followed.
+                unfollowed = pool.accesses.points(index);
+                unfollowed.retain(|&at| !follows(&mut slow, stream, &clock, at));
+                for &user in &users {
+                    let clock = slow.state(user.slot()).clock.clone();
+                    unfollowed.retain(|&at| !follows(&mut slow, user, &clock, at));
+                }
             }
         }
         let mut points: Vec<At> = Vec::new();
-        if b.has(USERS) {
-            let users = pool.users.lock().remove(&index).unwrap_or_default();
-            for user in users {
-                if !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, user) {
-                    points.push(At { stream: user, seq: slow.state(user.slot()).submitted });
-                }
-            }
+        for user in users {
+            points.push(At { stream: user, seq: slow.state(user.slot()).submitted });
         }
         if b.has(NAMED) {
             pool.names.lock().remove(&index);
@@ -217,7 +221,7 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
             home.free_since.store(pool.allocations.load(Relaxed), Relaxed);
             super::release::list_empty(&pool, e, b.page());
         }
-        let racing = pool.accesses.forget(index, &precedes);
+        let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
         if pool.destroyed.load(Relaxed) {
             super::release::bury(&mut slow, &pool);
@@ -229,10 +233,8 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         }
         racing
     };
-    if racing > 0 {
-        crate::log::emit(crate::log::Level::Warning, || {
-            format!("free of {allocation:?} does not follow {racing} noted accesses")
-        });
+    if let Some(message) = racing {
+        crate::log::emit(crate::log::Level::Warning, || message);
     }
     if let Some(stream) = stream {
         device.order.settle(&STREAMS, stream);
