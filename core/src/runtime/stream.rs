@@ -64,10 +64,15 @@ pub fn destroy(stream: StreamId) -> Result<()> {
 
 /// The same as [`destroy`] on the model device; on CUDA, what must come before the caller's own destroy.
 pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
+    let refused = || Err(Error::new(Status::InvalidValue, "stream: a default stream cannot be destroyed"));
     if id.0 <= 2 {
-        return Err(Error::new(Status::InvalidValue, "stream: a default stream cannot be destroyed"));
+        return refused();
     }
     let (device, stream) = resolve_both(device, id)?;
+    // A default stream has a handle value too, which `pool::info` tells of a per-thread one and anyone can guess.
+    if stream == device.order.legacy || device.per_thread.lock().values().any(|&own| own == stream) {
+        return refused();
+    }
     let _serial = device.enter();
     let mut slow = Slow::lock(&device);
     let uid = device.uid;
