@@ -280,8 +280,8 @@ fn every_struct_that_is_filled_refuses_a_wrong_size_and_stays_as_it_was() {
             let zero = sized!($name);
             let bytes = |value: &$name| {
                 // SAFETY: these structs have no padding.
-                unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<$name>()) }
-                [4..].to_vec()
+                let all = unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<$name>()) };
+                all[4..].to_vec()
             };
             assert_eq!(bytes(&value), bytes(&zero), "a refused call writes nothing");
             refused(unsafe { $call(ptr::null_mut()) }, SMP_ERROR_INVALID_VALUE, &["out must not be null"]);

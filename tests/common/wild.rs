@@ -6,10 +6,10 @@
 //! not live never passes for one; out-parameters are written on success only (null where an allocation fails); an error
 //! changes no figure of a live pool (sampled); in the end everything can be given back and no byte stays reserved.
 
-use super::{device_desc, entry, last_error, pool_config, sized};
+use super::{device_desc, entry, last_error, pool_config, sized, sliced};
 use smp::smp_status::*;
 use smp::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,6 +171,8 @@ pub struct World<S> {
     streams: Live,
     events: Live,
     allocations: Live,
+    /// Which device a pool, stream or event was created on.
+    homes: HashMap<u64, u64>,
     stale: Vec<u64>,
     scratch: std::path::PathBuf,
     /// Calls made, by function.
@@ -191,7 +193,7 @@ unsafe extern "C" fn on_out_of_memory(_: *mut c_void, info: *const smp_out_of_me
     assert_eq!(info.struct_size as usize, size_of::<smp_out_of_memory>());
     let mut out = ptr::null_mut();
     // SAFETY: the out-parameter is valid.
-    let nested = unsafe { smp_alloc_async(info.pool, 512, ptr::null_mut(), &mut out) };
+    let nested = unsafe { smp_alloc(info.pool, 512, &mut out) };
     assert!(nested != SMP_SUCCESS && out.is_null(), "the callback may not allocate from its pool");
     let _ = smp_pool_trim_to(info.pool, 0);
     (count % 4 == 0).into()
@@ -228,6 +230,7 @@ impl<S: Source> World<S> {
             streams: Live::default(),
             events: Live::default(),
             allocations: Live::default(),
+            homes: HashMap::new(),
             stale: Vec::new(),
             scratch,
             calls: BTreeMap::new(),
@@ -452,24 +455,31 @@ impl<S: Source> World<S> {
         }
         let device: smp_device = ptr::without_provenance_mut(self.some_live(Kind::Device) as usize);
         if self.pools.len() < 3 {
-            let spec = ["preset(sub-slices)", "preset(cuda)", "sliced(page_size=1MiB, max_pool_size=8MiB); direct()"];
-            let spec = CString::new(spec[self.below(3)]).unwrap();
-            let mut pool = ptr::null_mut();
-            // SAFETY: both pointers are valid.
-            super::ok(unsafe { smp_pool_create_from_spec(device, spec.as_ptr(), &mut pool) });
-            self.pools.insert(pool.addr() as u64);
+            let capped = smp_pool_entry { max_pool_size: 8 << 20, ..sliced(1 << 20) };
+            let entries = [capped, entry(SMP_ENTRY_DIRECT)];
+            let mut config = pool_config();
+            match self.below(3) {
+                0 => config.preset = SMP_PRESET_CUDA,
+                1 => (config.entries, config.entry_count) = (entries.as_ptr(), entries.len() as u64),
+                _ => {}
+            }
+            let pool = super::pool_of(device, &config).addr() as u64;
+            self.pools.insert(pool);
+            self.homes.insert(pool, device.addr() as u64);
         }
         if self.streams.len() < 6 {
             let mut stream = ptr::null_mut();
             // SAFETY: the pointer is valid.
             super::ok(unsafe { smp_stream_create(device, 0, &mut stream) });
             self.streams.insert(stream.addr() as u64);
+            self.homes.insert(stream.addr() as u64, device.addr() as u64);
         }
         if self.events.len() < 4 {
             let mut event = ptr::null_mut();
             // SAFETY: the pointer is valid.
             super::ok(unsafe { smp_event_create(device, 0, &mut event) });
             self.events.insert(event.addr() as u64);
+            self.homes.insert(event.addr() as u64, device.addr() as u64);
         }
         if self.allocations.len() > MOST_ALLOCATIONS {
             for _ in 0..MOST_ALLOCATIONS / 2 {
@@ -485,12 +495,12 @@ impl<S: Source> World<S> {
         }
         if self.streams.len() > MOST_STREAMS {
             let stream = self.some_live(Kind::Stream);
-            super::ok(smp_stream_destroy(ptr::without_provenance_mut(stream as usize)));
+            self.ok_if_home(stream, smp_stream_destroy(ptr::without_provenance_mut(stream as usize)));
             self.gone(Kind::Stream, stream);
         }
         if self.events.len() > MOST_EVENTS {
             let event = self.some_live(Kind::Event);
-            super::ok(smp_event_destroy(ptr::without_provenance_mut(event as usize)));
+            self.ok_if_home(event, smp_event_destroy(ptr::without_provenance_mut(event as usize)));
             self.gone(Kind::Event, event);
         }
         if self.devices.len() > MOST_DEVICES {
@@ -514,6 +524,14 @@ impl<S: Source> World<S> {
         } else {
             let at = self.below(512);
             self.stale[at] = handle;
+        }
+    }
+
+    /// A stream or event of an open device can be destroyed; a closed device's may have gone with its last pool.
+    fn ok_if_home(&self, handle: u64, status: smp_status) {
+        let open = self.homes.get(&handle).is_some_and(|home| self.devices.set.contains(home));
+        if open || status != SMP_ERROR_DESTROYED {
+            super::ok(status);
         }
     }
 
@@ -669,6 +687,11 @@ impl<S: Source> World<S> {
             }
             "smp_alloc_ptr_async" | "smp_alloc_ptr_async_ptsz" => {
                 let (pool, size, stream) = (self.pool(), self.size(), self.stream());
+                let home = self.homes.get(&(pool.addr() as u64)).copied().unwrap_or(0);
+                if self.pools.set.contains(&(pool.addr() as u64)) && !self.devices.set.contains(&home) {
+                    // Without its device a block cannot be found by pointer, so it could never be given back.
+                    return None;
+                }
                 let mut value = sentinel;
                 let out = self.nullable(&raw mut value);
                 // SAFETY: as above.
@@ -680,7 +703,8 @@ impl<S: Source> World<S> {
                 };
                 if status == SMP_SUCCESS {
                     assert!(!value.is_null());
-                    let allocation = self.found(value).expect("what was just allocated can be found");
+                    let device = ptr::without_provenance_mut(home as usize);
+                    let allocation = self.found_on(device, value).expect("what was just allocated can be found");
                     self.allocations.insert(allocation);
                 } else if !out.is_null() {
                     assert!(value.is_null(), "an allocation that fails gives null");
@@ -800,6 +824,7 @@ impl<S: Source> World<S> {
                 // SAFETY: as above.
                 let status = unsafe { smp_pool_create(device, config.cast(), out) };
                 self.created(Kind::Pool, status, value.addr());
+                self.homes.insert(value.addr() as u64, device.addr() as u64);
                 status
             }
             "smp_pool_create_from_spec" => {
@@ -810,6 +835,7 @@ impl<S: Source> World<S> {
                 // SAFETY: as above.
                 let status = unsafe { smp_pool_create_from_spec(device, spec, out) };
                 self.created(Kind::Pool, status, value.addr());
+                self.homes.insert(value.addr() as u64, device.addr() as u64);
                 status
             }
             "smp_pool_destroy" => {
@@ -863,6 +889,7 @@ impl<S: Source> World<S> {
                 // SAFETY: as above.
                 let status = unsafe { smp_stream_create(device, flags, out) };
                 self.created(Kind::Stream, status, value.addr());
+                self.homes.insert(value.addr() as u64, device.addr() as u64);
                 status
             }
             "smp_stream_destroy" | "smp_stream_release" | "smp_stream_release_ptsz" => {
@@ -904,6 +931,7 @@ impl<S: Source> World<S> {
                 // SAFETY: as above.
                 let status = unsafe { smp_event_create(device, flags, out) };
                 self.created(Kind::Event, status, value.addr());
+                self.homes.insert(value.addr() as u64, device.addr() as u64);
                 status
             }
             "smp_event_destroy" | "smp_note_event_destroyed" => {
@@ -1045,14 +1073,7 @@ impl<S: Source> World<S> {
         status
     }
 
-    /// The live block that starts at a pointer one of our devices gave.
-    fn found(&self, pointer: *mut c_void) -> Option<u64> {
-        self.devices
-            .list
-            .iter()
-            .find_map(|device| self.found_on(ptr::without_provenance_mut(*device as usize), pointer))
-    }
-
+    /// The live block of a device that holds a pointer.
     fn found_on(&self, device: smp_device, pointer: *mut c_void) -> Option<u64> {
         let mut allocation = ptr::null_mut();
         // SAFETY: the out-parameter is valid; the offset is not wanted.
@@ -1083,10 +1104,10 @@ impl<S: Source> World<S> {
             super::ok(smp_pool_destroy(ptr::without_provenance_mut(pool as usize)));
         }
         for event in self.events.list.clone() {
-            super::ok(smp_event_destroy(ptr::without_provenance_mut(event as usize)));
+            self.ok_if_home(event, smp_event_destroy(ptr::without_provenance_mut(event as usize)));
         }
         for stream in self.streams.list.clone() {
-            super::ok(smp_stream_destroy(ptr::without_provenance_mut(stream as usize)));
+            self.ok_if_home(stream, smp_stream_destroy(ptr::without_provenance_mut(stream as usize)));
         }
         for device in self.devices.list.clone() {
             let device: smp_device = ptr::without_provenance_mut(device as usize);
