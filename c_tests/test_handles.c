@@ -99,6 +99,11 @@ static smp_status device_free_ptr(value h)
     return smp_free_ptr_async((smp_device)h, smp_allocation_ptr(w.allocation), w.stream);
 }
 static smp_status device_free_null(value h) { return smp_free_ptr_async((smp_device)h, NULL, w.stream); }
+static smp_status device_host_free_ptr(value h)
+{
+    return smp_free_ptr((smp_device)h, smp_allocation_ptr(w.allocation));
+}
+static smp_status device_host_free_null(value h) { return smp_free_ptr((smp_device)h, NULL); }
 static smp_status device_find(value h)
 {
     smp_allocation out = NULL;
@@ -170,6 +175,16 @@ static smp_status pool_alloc(value h)
 {
     smp_allocation out = (smp_allocation)(void *)&w;
     smp_status status = smp_alloc((smp_pool)h, 512, &out);
+    CHECK_NULL(out);
+    return status;
+}
+static smp_status pool_alloc_ex(value h)
+{
+    smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+    smp_allocation out = (smp_allocation)(void *)&w;
+    smp_status status;
+    desc.size = 512;
+    status = smp_alloc_ex((smp_pool)h, &desc, &out);
     CHECK_NULL(out);
     return status;
 }
@@ -264,7 +279,8 @@ struct function {
 static const struct function functions[] = {
     F(DEVICE, device_get_info), F(DEVICE, device_synchronize), F(DEVICE, device_close),
     F(DEVICE, device_pool_create), F(DEVICE, device_pool_create_from_spec), F(DEVICE, device_stream_create),
-    F(DEVICE, device_event_create), F(DEVICE, device_free_ptr), F(DEVICE, device_free_null), F(DEVICE, device_find),
+    F(DEVICE, device_event_create), F(DEVICE, device_free_ptr), F(DEVICE, device_free_null),
+    F(DEVICE, device_host_free_ptr), F(DEVICE, device_host_free_null), F(DEVICE, device_find),
     F(DEVICE, device_default_stream_synchronize), F(DEVICE, device_default_stream_query),
     F(DEVICE, device_default_stream_record), F(DEVICE, device_default_stream_wait),
     F(DEVICE, device_note_synchronized), F(DEVICE, device_note_access), F(DEVICE, device_note_event_synchronized),
@@ -273,7 +289,7 @@ static const struct function functions[] = {
     F(DEVICE, device_trace_start), F(DEVICE, device_trace_stop),
     F(POOL, pool_destroy), F(POOL, pool_trim), F(POOL, pool_get_attribute), F(POOL, pool_set_attribute),
     F(POOL, pool_get_stats), F(POOL, pool_get_entry_stats), F(POOL, pool_report), F(POOL, pool_set_callback),
-    F(POOL, pool_alloc_async), F(POOL, pool_alloc_async_ex), F(POOL, pool_alloc), F(POOL, pool_alloc_ptr),
+    F(POOL, pool_alloc_async), F(POOL, pool_alloc_async_ex), F(POOL, pool_alloc), F(POOL, pool_alloc_ex), F(POOL, pool_alloc_ptr),
     F(ALLOCATION, allocation_free_async), F(ALLOCATION, allocation_free), F(ALLOCATION, allocation_get_info),
     F(ALLOCATION, allocation_add_user), F(ALLOCATION, allocation_is_ready), F(ALLOCATION, allocation_is_ready_on),
     F(STREAM, stream_destroy), F(STREAM, stream_release), F(STREAM, stream_synchronize), F(STREAM, stream_query),

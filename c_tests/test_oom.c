@@ -64,7 +64,7 @@ static void only_caps_in_the_way_make_capacity_exceeded(void)
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s1), SMP_SUCCESS);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s1), SMP_ERROR_CAPACITY_EXCEEDED);
     CHECK_EQ(pool_stats(t.pool).page_refusals, 0);
-    CHECK_HAS(last_message(), "max_pool_size");
+    CHECK_HAS(last_message(), "cap");
     scene_end(&t);
 }
 

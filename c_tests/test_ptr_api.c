@@ -44,6 +44,32 @@ static void a_pointer_is_the_model_address_and_frees_the_block(void)
     scene_end(&t);
 }
 
+static void the_host_ordered_pair_by_pointer_and_description(void)
+{
+    struct scene t = scene();
+    smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+    smp_allocation a = NULL;
+    alloc_on(t.pool, 512, t.s1);
+    desc.size = 512;
+    desc.alignment = 4096;
+    desc.name = "weights";
+    CHECK_STATUS(smp_alloc_ex(t.pool, &desc, &a), SMP_SUCCESS);
+    CHECK_EQ(address(a), BASE + 4096);
+    CHECK_EQ(allocation_info(a).host_ordered, 1);
+    CHECK_EQ(allocation_info(a).ready_seq, 0);
+    CHECK_STR(allocation_info(a).name, "weights");
+    CHECK_STATUS(smp_is_ready_on(a, t.s2), SMP_SUCCESS);
+    CHECK_STATUS(smp_free_ptr(t.device, at(BASE + 4096)), SMP_SUCCESS);
+    CHECK_STATUS(smp_free(a), SMP_ERROR_FREED);
+    CHECK_STATUS(smp_free_ptr(t.device, at(BASE + 4096)), SMP_ERROR_INVALID_VALUE);
+    CHECK_STATUS(smp_free_ptr(t.device, NULL), SMP_SUCCESS); /* as free(NULL) */
+    CHECK_EQ(pool_stats(t.pool).frees, 1);
+    desc.stream = t.s1;
+    CHECK_REFUSED(smp_alloc_ex(t.pool, &desc, &a), SMP_ERROR_INVALID_VALUE, "stream");
+    CHECK_NULL(a);
+    scene_end(&t);
+}
+
 static void both_calls_see_the_same_blocks(void)
 {
     struct scene t = scene();
@@ -203,6 +229,7 @@ static void the_info_of_an_allocation_tells_all_of_it(void)
 }
 
 TEST_MAIN(RUN(a_pointer_is_the_model_address_and_frees_the_block)
+          RUN(the_host_ordered_pair_by_pointer_and_description)
           RUN(both_calls_see_the_same_blocks)
           RUN(an_inner_pointer_is_found_up_to_the_last_byte_asked_for)
           RUN(a_pointer_to_no_block_is_refused_and_writes_nothing)
