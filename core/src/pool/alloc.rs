@@ -56,7 +56,7 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     }
     let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
     let owner = &cache.pool;
-    if owner.id != pool || owner.destroyed.load(Relaxed) || owner.device.serial.load(Relaxed) {
+    if owner.id != pool || owner.slow_only.load(Relaxed) != 0 || owner.device.serial.load(Relaxed) {
         return None;
     }
     if !owner.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
@@ -329,7 +329,9 @@ impl Request<'_> {
                 device.tell(&Event::CallbackBegin { pool: self.pool.id });
                 let me = (std::thread::current().id(), self.pool.id);
                 device.in_callback.lock().push(me);
+                self.pool.slow_only.fetch_add(1, Relaxed);
                 let retry = callback(&self.describe());
+                self.pool.slow_only.fetch_sub(1, Relaxed);
                 device.in_callback.lock().retain(|other| *other != me);
                 device.tell(&Event::CallbackEnd { pool: self.pool.id, retry });
                 if retry {

@@ -59,7 +59,7 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
     let pool = &cache.pool;
     if pool.device.serial.load(Relaxed)
-        || pool.destroyed.load(Relaxed)
+        || pool.slow_only.load(Relaxed) != 0
         || pool.accesses.any()
         || generation >= GENERATION_LIMIT
         || !pool.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)

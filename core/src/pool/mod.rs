@@ -210,6 +210,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         internal: config.allow_internal_dependencies.into(),
         threshold: config.release_threshold.into(),
         destroyed: false.into(),
+        slow_only: 0.into(),
         allocations: 0.into(),
         tally: Default::default(),
         entry_tally: (0..count).map(|_| Default::default()).collect(),
@@ -245,6 +246,7 @@ pub fn destroy(pool: PoolId) -> Result<()> {
     }
     pool.device.tell(&Event::PoolDestroy { pool: pool.id });
     pool.destroyed.store(true, Relaxed);
+    pool.slow_only.fetch_add(1, Relaxed);
     *pool.callback.lock() = None;
     release::bury(&mut slow, &pool);
     Ok(())

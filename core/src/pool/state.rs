@@ -18,7 +18,7 @@ use crate::slab::Slab;
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Every stream of the process.
 pub(crate) static STREAMS: order_table::Streams = Slab::new();
@@ -223,6 +223,8 @@ pub(crate) struct Pool {
     pub(crate) internal: AtomicBool,
     pub(crate) threshold: AtomicU64,
     pub(crate) destroyed: AtomicBool,
+    /// Not 0: the hot path stands aside (destroyed, or out-of-memory callbacks are running).
+    pub(crate) slow_only: AtomicU32,
     /// Successful allocations so far.
     pub(crate) allocations: AtomicU64,
     pub(crate) tally: Tally,
