@@ -67,6 +67,7 @@ if(SMP_SANITIZE)
   endif()
 endif()
 
+list(JOIN smp_cargo_args " " smp_cargo_line)
 # cargo knows best what is out of date, so it is asked at every build. The results are copied only when they changed:
 # otherwise every test would be linked again.
 add_custom_target(smp_cargo ALL
@@ -78,7 +79,7 @@ add_custom_target(smp_cargo ALL
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${smp_soname}" "${SMP_LIB_DIR}/libsmp.so"
   BYPRODUCTS "${SMP_LIB_DIR}/${smp_realname}" "${SMP_LIB_DIR}/libsmp.a"
   WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
-  COMMENT "cargo ${smp_cargo_args}"
+  COMMENT "cargo ${smp_cargo_line}"
   USES_TERMINAL VERBATIM)
 
 add_library(smp::smp SHARED IMPORTED GLOBAL)

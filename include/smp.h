@@ -126,16 +126,6 @@ typedef struct CUevent_st *smp_event;
 #endif
 
 /**
- * Rust's name for C's `SMP_NONE`.
- */
-#define NONE UINT64_MAX
-
-/**
- * Rust's name for C's `SMP_DEFAULT`.
- */
-#define DEFAULT (UINT64_MAX - 1)
-
-/**
  * The access reads.
  */
 #define SMP_ACCESS_READ 1
@@ -1467,7 +1457,8 @@ smp_status smp_device_get_info(smp_device device, smp_device_info *out);
 smp_status smp_device_synchronize(smp_device device);
 
 /**
- * Closes a device handle. Its pools and blocks outlive it and stay usable; its memory goes with the last of them.
+ * Closes a device handle. Its pools and blocks outlive it and stay usable, with its streams and events; everything goes
+ * with the last pool and block.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED (closed already).
  */

@@ -94,7 +94,6 @@ int main(int argc, char **argv)
         }
         if (round == WARM_ROUNDS) {
             CALLGRIND_START_INSTRUMENTATION;
-            CALLGRIND_ZERO_STATS;
         }
         for (i = 0; i < BURST; ++i) {
             if (smp_free_async(taken[i], stream) != SMP_SUCCESS) must(SMP_ERROR_INTERNAL, "free");

@@ -22,7 +22,7 @@ count() { # count LIVE ORDER: instructions per pair
     pairs=$(valgrind --tool=callgrind --instr-atstart=no --toggle-collect=smp_alloc_async \
         --toggle-collect=smp_free_async --callgrind-out-file="$out" "$work/instructions" "$1" "$2" 2>"$out.log") ||
         { cat "$out.log" >&2; die "the run with $1 live blocks in $2 order failed"; }
-    total=$(awk '/^(summary|totals):/ {print $2; exit}' "$out")
+    total=$(awk '/^totals:/ {print $2}' "$out")
     [ "${total:-0}" -gt 0 ] || die "callgrind counted nothing with $1 live blocks in $2 order"
     echo $((total / pairs))
 }
