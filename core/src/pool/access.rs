@@ -90,8 +90,8 @@ pub struct Verdict {
     pub offset: u64,
     /// The access's own place in the order.
     pub at: Point,
-    /// What the access conflicts with: the allocation or earlier access it should follow, or the free it comes after (if
-    /// that is one point of one stream).
+    /// What the access conflicts with: the allocation or earlier access it should follow, or the free it comes after (of
+    /// several free points that of the highest stream; none once the host has observed them).
     pub other: Option<Point>,
     /// With a race: what the other access does.
     pub other_kind: Option<AccessKind>,
