@@ -85,6 +85,12 @@ pub(crate) fn gone(kind: Kind, bits: u64) -> Error {
     }
 }
 
+/// Whether a slot has used up its generations. Such a slot is not given out again: its last handle would come back.
+#[inline(always)]
+pub(crate) fn used_up(generation: u32) -> bool {
+    generation == u32::MAX
+}
+
 /// Judges a decoded generation against the record's: `Ok` if equal and live.
 #[inline(always)]
 pub(crate) fn judge(kind: Kind, bits: u64, given: u32, current: u32, live: bool) -> Result<()> {

@@ -60,7 +60,7 @@ impl Order {
     ) -> u32 {
         let stream = table.at(me.slot());
         let mut state = stream.state.lock();
-        let generation = state.generation.wrapping_add(1).max(1);
+        let generation = state.generation + 1;
         *state = State {
             generation,
             live: true,

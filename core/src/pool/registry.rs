@@ -44,7 +44,7 @@ impl Registry {
     /// A slot and the handle its pool will have.
     pub(crate) fn open(&self) -> Option<(u32, PoolId)> {
         let slot = self.0.take_one()?;
-        let generation = self.0.at(slot).generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        let generation = self.0.at(slot).generation.load(Ordering::Relaxed) + 1;
         Some((slot, PoolId(handle::encode(handle::Kind::Pool, generation, slot))))
     }
     pub(crate) fn publish(&self, pool: &Arc<Pool>, legacy: u32) {
@@ -74,7 +74,7 @@ impl Registry {
     /// Nothing of the pool is left.
     pub(crate) fn close(&self, pool: &Pool) {
         let gone = self.0.at(pool.slot).place.lock().pool.take();
-        if gone.is_some() {
+        if gone.is_some() && !handle::used_up(self.0.at(pool.slot).generation.load(Ordering::Relaxed)) {
             self.0.give_back([pool.slot]);
         }
     }

@@ -7,6 +7,7 @@ use super::observer::Event;
 use super::page::{self, page};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow};
 use crate::device_source::PageSource;
+use crate::handle;
 use crate::order::{At, Progress, StreamRef};
 use crate::rules;
 use std::cmp::Reverse;
@@ -301,6 +302,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         return;
     }
     let caches = std::mem::take(&mut state.attach.pools);
+    let used_up = handle::used_up(state.generation);
     state.attach.stock.give_back();
     record.forget();
     device.order.streams.lock().remove(&stream);
@@ -313,7 +315,9 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
             own.counts.add(&gone.counts);
         }
     }
-    STREAMS.give_back([stream.slot()]);
+    if !used_up {
+        STREAMS.give_back([stream.slot()]);
+    }
 }
 
 /// A destroyed pool gives back what it can; with nothing left it is gone.

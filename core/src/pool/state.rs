@@ -12,7 +12,7 @@ use super::observer::{Event, Observer};
 use super::page::PageIndex;
 use crate::device_source::model::ModelDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions};
-use crate::handle::{DeviceId, PoolId};
+use crate::handle::{self, DeviceId, PoolId};
 use crate::order::{self, At, Order, State, StreamRef};
 use crate::slab::Slab;
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
@@ -384,8 +384,11 @@ impl Drop for Device {
                 state.live = false;
                 state.attach.pools = Vec::new();
                 state.attach.stock.give_back();
+                let used_up = handle::used_up(state.generation);
                 drop(state);
-                STREAMS.give_back([stream.slot()]);
+                if !used_up {
+                    STREAMS.give_back([stream.slot()]);
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ pub fn open_model(options: &ModelOptions) -> Result<DeviceId> {
         return Err(full());
     };
     let mut place = DEVICES.at(slot).0.lock();
-    place.generation = place.generation.wrapping_add(1).max(1);
+    place.generation += 1;
     let id = DeviceId(handle::encode(handle::Kind::Device, place.generation, slot));
     place.device = Some(Arc::new(Device::new(id, slot, uid, options, order)));
     Ok(id)
@@ -63,8 +63,11 @@ pub fn close(device: DeviceId) -> Result<()> {
             return Err(handle::gone(handle::Kind::Device, device.0));
         }
     }
+    let used_up = handle::used_up(place.generation);
     drop(place);
-    DEVICES.give_back([gone.slot]);
+    if !used_up {
+        DEVICES.give_back([gone.slot]);
+    }
     Ok(())
 }
 

@@ -49,7 +49,7 @@ pub fn create(device: DeviceId) -> Result<EventId> {
     let slot =
         EVENTS.take_one().ok_or_else(|| Error::new(Status::OutOfMemory, "no event slot left in this process"))?;
     let mut state = EVENTS.at(slot).state.lock();
-    state.generation = state.generation.wrapping_add(1).max(1);
+    state.generation += 1;
     state.live = true;
     state.device = (u64::from(device.uid) << 32) | u64::from(device.slot);
     state.recorded = None;
@@ -66,8 +66,11 @@ pub fn destroy(event: EventId) -> Result<()> {
     let (slot, mut state) = lock(event)?;
     state.live = false;
     state.recorded = None;
+    let used_up = handle::used_up(state.generation);
     drop(state);
-    EVENTS.give_back([slot]);
+    if !used_up {
+        EVENTS.give_back([slot]);
+    }
     if let Some(device) = &device {
         device.tell(&Seen::EventDestroy { event });
     }
@@ -75,10 +78,11 @@ pub fn destroy(event: EventId) -> Result<()> {
 }
 
 /// Records the event on a stream (`cuEventRecord`): it stands for everything submitted there so far. Recording again
-/// replaces the point. `device` may be null for a created stream.
+/// replaces the point. `device` says whose default stream is meant and may be null beside a created stream.
 pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Point> {
     let own = device_of(event)?;
-    if device.0 != 0 && resolve_device(device)?.uid != own.uid {
+    let default_stream = stream.0 <= 2;
+    if (device.0 != 0 || default_stream) && resolve_device(device)?.uid != own.uid {
         return Err(Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", event.0)));
     }
     let stream = resolve_stream(&own, stream)?;
