@@ -4,50 +4,46 @@
 //! any time, from any thread, and be judged by the generation kept inside the record: this is what makes stale and
 //! random handles harmless without `unsafe`.
 
+use once_cell::race::OnceBox;
 use parking_lot::Mutex;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const FIRST_LEVEL_BITS: u32 = 8;
-const LEVELS: usize = 21;
+const CHUNK_BITS: u32 = 8;
+const CHUNK: usize = 1 << CHUNK_BITS;
 
-/// The number of slots a slab can hold: 2^28.
+/// The number of slots a handle can name: 2^28. A slab's own limit is `256 * CHUNKS`, at most that.
 pub(crate) const MAX_SLOTS: u32 = 1 << 28;
 
-/// A growing table of `T`, in chunks that double.
-pub(crate) struct Slab<T> {
-    chunks: [OnceLock<Box<[T]>>; LEVELS],
+/// A growing table of `T`, in chunks of 256.
+pub(crate) struct Slab<T, const CHUNKS: usize> {
+    chunks: [OnceBox<[T; CHUNK]>; CHUNKS],
     used: AtomicU32,
     free: Mutex<Vec<u32>>,
 }
 
-impl<T: Default> Slab<T> {
-    pub(crate) const fn new() -> Self {
-        Slab { chunks: [const { OnceLock::new() }; LEVELS], used: AtomicU32::new(0), free: Mutex::new(Vec::new()) }
-    }
+impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
+    const SLOTS: u32 = {
+        assert!(CHUNKS as u64 * CHUNK as u64 <= MAX_SLOTS as u64);
+        (CHUNKS * CHUNK) as u32
+    };
 
-    #[inline(always)]
-    fn place(slot: u32) -> (usize, usize) {
-        let shifted = slot + (1 << FIRST_LEVEL_BITS);
-        let level = 31 - shifted.leading_zeros();
-        ((level - FIRST_LEVEL_BITS) as usize, (shifted - (1 << level)) as usize)
+    pub(crate) const fn new() -> Self {
+        Slab { chunks: [const { OnceBox::new() }; CHUNKS], used: AtomicU32::new(0), free: Mutex::new(Vec::new()) }
     }
 
     /// The record in `slot`, if that slot was ever given out (or shares a chunk with one that was).
     #[inline(always)]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        if slot >= MAX_SLOTS {
-            return None;
-        }
-        let (level, index) = Self::place(slot);
-        self.chunks.get(level)?.get()?.get(index)
+        Some(&self.chunks.get((slot >> CHUNK_BITS) as usize)?.get()?[slot as usize % CHUNK])
     }
 
     /// The record in `slot`, which the caller knows to have been given out.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> &T {
-        let (level, index) = Self::place(slot);
-        &self.chunks[level].get().expect("a slot that was given out")[index]
+        match self.get(slot) {
+            Some(record) => record,
+            None => never_given_out(slot),
+        }
     }
 
     /// Takes up to `count` free slots at once; fewer only when the slab is full.
@@ -58,12 +54,15 @@ impl<T: Default> Slab<T> {
                 Some(slot) => slot,
                 None => {
                     let slot = self.used.load(Ordering::Relaxed);
-                    if slot >= MAX_SLOTS {
+                    if slot >= Self::SLOTS {
                         return;
                     }
-                    let (level, _) = Self::place(slot);
-                    self.chunks[level].get_or_init(|| {
-                        (0..1usize << (FIRST_LEVEL_BITS + level as u32)).map(|_| T::default()).collect()
+                    self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
+                        let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+                        match records.try_into() {
+                            Ok(records) => records,
+                            Err(_) => unreachable!("as many records as a chunk has"),
+                        }
                     });
                     self.used.store(slot + 1, Ordering::Relaxed);
                     slot
@@ -84,4 +83,10 @@ impl<T: Default> Slab<T> {
     pub(crate) fn give_back(&self, slots: impl IntoIterator<Item = u32>) {
         self.free.lock().extend(slots);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn never_given_out(slot: u32) -> ! {
+    panic!("slot {slot} was never given out")
 }

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-pub(crate) type Table<X> = Slab<Stream<X>>;
+/// Every stream of the process: up to 2^24.
+pub(crate) type Table<X> = Slab<Stream<X>, { 1 << 16 }>;
 
 /// What one device knows of its streams beyond their own records.
 pub(crate) struct Order {

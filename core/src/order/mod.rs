@@ -10,7 +10,7 @@ mod stream;
 
 pub(crate) use clock::Clock;
 pub(crate) use event::{Event, EventState, Recorded};
-pub(crate) use graph::Order;
+pub(crate) use graph::{Order, Table};
 pub(crate) use stream::{State, Stream};
 
 /// Numbers the streams of a device: 0 is the legacy default stream, the others count up as they are created; never

@@ -130,7 +130,11 @@ pub fn note(device: DeviceId, ptr: u64, size: u64, stream: StreamId, kind: Acces
         }
     };
     let me = Judge { device: &device, at: At { stream, seq }, clock, kind };
-    Ok(me.judge(ptr, size))
+    let verdict = me.judge(ptr, size);
+    if !verdict.faults.is_empty() {
+        crate::log::emit(crate::log::Level::Warning, || verdict.message.clone());
+    }
+    Ok(verdict)
 }
 
 /// The message about the last free of the pool that did not follow a noted access.

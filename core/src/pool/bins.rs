@@ -1,13 +1,13 @@
 //! Free blocks of one owner in one entry, found by size: classes by bitmap, a search tree inside a class.
 //!
-//! Four classes a doubling. Inside a class a treap ordered by (size, address), whose nodes also know the smallest
+//! Eight classes a doubling. Inside a class a treap ordered by (size, address), whose nodes also know the smallest
 //! sequence number below them, so that "the best fit among those freed no later than n" is a descent, not a scan.
 //! Nodes are the block records themselves; nothing is allocated.
 
 use super::block::{NIL, block};
 use std::cmp::min;
 
-const CLASSES: usize = 48 * 4;
+const CLASSES: usize = 48 * 8;
 const WORDS: usize = CLASSES / 64;
 
 pub(crate) struct Bins {
@@ -35,7 +35,7 @@ pub(crate) enum Upto {
 fn class(size: u64) -> usize {
     let size = size | 8;
     let log2 = 63 - size.leading_zeros();
-    (log2 as usize) * 4 + ((size >> (log2 - 2)) & 3) as usize
+    (log2 as usize) * 8 + ((size >> (log2 - 3)) & 7) as usize
 }
 
 #[inline(always)]
@@ -102,48 +102,116 @@ fn join(left: u32, right: u32) -> u32 {
     }
 }
 
+/// Puts `node` under `root`. On the way down only minima that the newcomer lowers are written.
 fn insert(root: u32, node: u32) -> u32 {
-    if root == NIL {
+    let (at_key, rank, seq) = (key(node), priority(node), block(node).seq());
+    let mut parent = NIL;
+    let mut at = root;
+    let mut to_left = false;
+    while at != NIL && priority(at) >= rank {
+        let b = block(at);
+        if b.min_seq() > seq {
+            b.set_min_seq(seq);
+        }
+        let (left, right) = b.children();
+        parent = at;
+        to_left = at_key < key(at);
+        at = if to_left { left } else { right };
+    }
+    let (left, right) = split(at, at_key);
+    block(node).set_children(left, right);
+    refresh(node);
+    if parent == NIL {
         return node;
     }
-    if priority(node) > priority(root) {
-        let (left, right) = split(root, key(node));
-        block(node).set_children(left, right);
-        refresh(node);
-        return node;
-    }
-    let (left, right) = block(root).children();
-    if key(node) < key(root) {
-        block(root).set_children(insert(left, node), right);
-    } else {
-        block(root).set_children(left, insert(right, node));
-    }
-    refresh(root);
+    set_child(parent, to_left, node);
     root
 }
 
-fn remove(root: u32, node: u32) -> u32 {
-    if root == NIL {
-        debug_assert!(false, "a free block is in its tree");
-        return NIL;
+fn set_child(parent: u32, left: bool, child: u32) {
+    let (l, r) = block(parent).children();
+    if left {
+        block(parent).set_children(child, r);
+    } else {
+        block(parent).set_children(l, child);
     }
+}
+
+/// How deep a removal remembers its path; a treap this deep is as good as impossible, and then it recurses.
+const DEPTH: usize = 80;
+
+/// Takes `node` from under `root`. Minima on the path are worked out again only where the leaver was the minimum.
+fn remove(root: u32, node: u32) -> u32 {
+    let at_key = key(node);
+    let seq = block(node).seq();
+    let mut path = [NIL; DEPTH];
+    let mut depth = 0;
+    let mut at = root;
+    let mut to_left = false;
+    while at != node {
+        if at == NIL || depth == DEPTH {
+            debug_assert!(at != NIL, "a free block is in its tree");
+            return if at == NIL { root } else { remove_deep(root, node) };
+        }
+        path[depth] = at;
+        depth += 1;
+        let (left, right) = block(at).children();
+        to_left = at_key < key(at);
+        at = if to_left { left } else { right };
+    }
+    let (left, right) = block(node).children();
+    let rest = join(left, right);
+    if depth == 0 {
+        return rest;
+    }
+    set_child(path[depth - 1], to_left, rest);
+    if seq != 0 {
+        for &at in path[..depth].iter().rev() {
+            if block(at).min_seq() != seq {
+                break;
+            }
+            refresh(at);
+        }
+    }
+    root
+}
+
+fn remove_deep(root: u32, node: u32) -> u32 {
     let (left, right) = block(root).children();
     if root == node {
         return join(left, right);
     }
     if key(node) < key(root) {
-        block(root).set_children(remove(left, node), right);
+        block(root).set_children(remove_deep(left, node), right);
     } else {
-        block(root).set_children(left, remove(right, node));
+        block(root).set_children(left, remove_deep(right, node));
     }
     refresh(root);
     root
+}
+
+/// The smallest key >= `from`.
+fn lower_bound(root: u32, from: (u64, u64)) -> u32 {
+    let (mut at, mut found) = (root, NIL);
+    while at != NIL {
+        let (left, right) = block(at).children();
+        if key(at) >= from {
+            found = at;
+            at = left;
+        } else {
+            at = right;
+        }
+    }
+    found
 }
 
 /// The smallest key >= `from` whose block is acceptable.
 fn first_from(root: u32, from: (u64, u64), upto: Upto) -> u32 {
     if root == NIL {
         return NIL;
+    }
+    if let Upto::Any = upto {
+        return lower_bound(root, from);
     }
     if let Upto::Seq(seq) = upto
         && subtree_min(root) > seq
@@ -253,17 +321,9 @@ impl Bins {
         let mut c = class(size);
         while let Some(found) = self.next_class(c) {
             let root = self.roots[found];
-            if let Upto::Any = upto
-                && block(root).children() == (NIL, NIL)
-            {
-                if block(root).size() >= size {
-                    return root;
-                }
-            } else {
-                let node = first_from(root, (size, 0), upto);
-                if node != NIL {
-                    return node;
-                }
+            let node = first_from(root, (size, 0), upto);
+            if node != NIL {
+                return node;
             }
             c = found + 1;
         }

@@ -22,7 +22,7 @@ pub(crate) const MULTI: StreamRef = StreamRef(u64::MAX - 1);
 pub(crate) const HOST: StreamRef = StreamRef(u64::MAX - 2);
 
 /// Every block of the process.
-pub(crate) static BLOCKS: Slab<Block> = Slab::new();
+pub(crate) static BLOCKS: Slab<Block, { 1 << 20 }> = Slab::new();
 
 pub(crate) const LIVE: u64 = 1 << 48;
 pub(crate) const FREE: u64 = 1 << 49;

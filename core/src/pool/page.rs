@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Every page of the process.
-pub(crate) static PAGES: Slab<Page> = Slab::new();
+pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
 
 /// Page slots given back, by shape, so that an index is only reused for a page of the same shape.
 static SPARE: Mutex<Option<Spare>> = Mutex::new(None);

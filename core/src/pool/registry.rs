@@ -31,7 +31,7 @@ impl PoolSlot {
     }
 }
 
-pub(crate) struct Registry(Slab<PoolSlot>);
+pub(crate) struct Registry(Slab<PoolSlot, { 1 << 12 }>);
 
 /// Every pool of the process.
 pub(crate) static POOLS: Registry = Registry(Slab::new());

@@ -21,11 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Every stream of the process.
-pub(crate) static STREAMS: order_table::Streams = Slab::new();
-
-mod order_table {
-    pub(crate) type Streams = crate::slab::Slab<crate::order::Stream<super::Caches>>;
-}
+pub(crate) static STREAMS: order::Table<Caches> = Slab::new();
 
 pub(crate) type StreamState = State<Caches>;
 pub(crate) type StreamGuard = MutexGuard<'static, StreamState>;

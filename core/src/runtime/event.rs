@@ -10,7 +10,7 @@ use crate::slab::Slab;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-static EVENTS: Slab<Event> = Slab::new();
+static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
 
 const KIND: handle::Kind = handle::Kind::Event;
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Every device of the process.
-pub(crate) static DEVICES: Slab<DeviceSlot> = Slab::new();
+pub(crate) static DEVICES: Slab<DeviceSlot, { 1 << 12 }> = Slab::new();
 
 #[derive(Default)]
 pub(crate) struct DeviceSlot(Mutex<DevicePlace>);
