@@ -20,6 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __cplusplus
+#include <exception>
+#endif
 
 static unsigned long test_checks;   /* executed in the current test */
 static unsigned long test_failures; /* in the current test */
@@ -83,7 +86,16 @@ static inline void test_one(void (*test)(void), const char *name, const char *wo
         return;
     test_checks = 0;
     test_failures = 0;
+#ifdef __cplusplus
+    try {
+        test();
+    } catch (const std::exception &error) {
+        ++test_failures;
+        printf("%s threw: %s\n", name, error.what());
+    }
+#else
     test();
+#endif
     ++test_run_count;
     if (test_checks == 0) {
         ++test_failures;
