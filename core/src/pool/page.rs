@@ -5,8 +5,10 @@
 
 use super::block::{NIL, block};
 use crate::slab::Slab;
+use once_cell::race::OnceBox;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::mem::size_of;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -21,6 +23,10 @@ type Spare = HashMap<(u64, u32), Vec<u32>>;
 
 /// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 1 KiB of index.
 const CHUNK: usize = 256;
+
+/// Up to how many units a page is indexed by chunks (64 GiB at 512-byte alignment); beyond, by a sorted map, whose cost
+/// follows the blocks and not the page.
+const CHUNKED_UNITS: u64 = 1 << 27;
 
 struct Chunk {
     starts: [AtomicU32; CHUNK],
@@ -38,96 +44,154 @@ impl Default for Chunk {
 pub(crate) struct PageIndex {
     base: AtomicU64,
     unit_log2: AtomicU32,
-    chunks: OnceLock<Box<[OnceLock<Box<Chunk>>]>>,
-    /// A bit per chunk that was ever made, so that looking back over a large block is quick.
-    made: OnceLock<Box<[AtomicU64]>>,
+    kind: OnceLock<Kind>,
 }
 
-impl PageIndex {
-    #[inline(always)]
-    fn unit(&self, addr: u64) -> usize {
-        ((addr - self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)) as usize
-    }
-    /// A block starts at `addr`.
-    #[inline(always)]
-    pub(crate) fn set(&self, addr: u64, index: u32) {
-        let unit = self.unit(addr);
-        if let Some(chunk) = self.chunks.get().and_then(|chunks| chunks.get(unit / CHUNK)) {
-            let chunk = match chunk.get() {
-                Some(chunk) => chunk,
-                None => self.make(chunk, unit / CHUNK),
-            };
-            chunk.starts[unit % CHUNK].store(index, Relaxed);
-            chunk.bits[unit % CHUNK / 64].fetch_or(1 << (unit % 64), Relaxed);
+enum Kind {
+    Chunked(Chunked),
+    Sorted(Mutex<BTreeMap<u64, u32>>),
+}
+
+struct Chunked {
+    chunks: Box<[OnceBox<Chunk>]>,
+    /// A bit per chunk that was ever made, so that looking back over a large block is quick.
+    made: Box<[AtomicU64]>,
+}
+
+impl Chunked {
+    fn new(units: u64) -> Chunked {
+        let chunks = units.div_ceil(CHUNK as u64);
+        Chunked {
+            chunks: (0..chunks).map(|_| OnceBox::new()).collect(),
+            made: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         }
     }
     #[cold]
-    fn make<'a>(&self, place: &'a OnceLock<Box<Chunk>>, at: usize) -> &'a Chunk {
-        let chunk = place.get_or_init(Box::default);
-        if let Some(made) = self.made.get() {
-            made[at / 64].fetch_or(1 << (at % 64), Relaxed);
-        }
-        chunk
+    fn make(&self, at: usize) -> Option<&Chunk> {
+        let chunk = self.chunks.get(at)?.get_or_init(Box::default);
+        self.made[at / 64].fetch_or(1 << (at % 64), Relaxed);
+        Some(chunk)
     }
-    /// The last chunk at or before `at` that was ever made.
-    fn last_made(&self, at: usize) -> Option<usize> {
-        let made = self.made.get()?;
-        let mut word = at / 64;
-        let mut bits = made.get(word)?.load(Relaxed) & (u64::MAX >> (63 - at % 64));
-        while bits == 0 {
-            word = word.checked_sub(1)?;
-            bits = made[word].load(Relaxed);
-        }
-        Some(word * 64 + 63 - bits.leading_zeros() as usize)
-    }
-    /// None does any more.
     #[inline(always)]
-    pub(crate) fn clear(&self, addr: u64) {
-        let unit = self.unit(addr);
-        if let Some(chunk) = self.chunks.get().and_then(|chunks| chunks.get(unit / CHUNK)).and_then(|chunk| chunk.get())
-        {
+    fn set(&self, unit: usize, index: u32) {
+        let chunk = match self.chunks.get(unit / CHUNK).and_then(|chunk| chunk.get()) {
+            Some(chunk) => chunk,
+            None => match self.make(unit / CHUNK) {
+                Some(chunk) => chunk,
+                None => return,
+            },
+        };
+        chunk.starts[unit % CHUNK].store(index, Relaxed);
+        chunk.bits[unit % CHUNK / 64].fetch_or(1 << (unit % 64), Relaxed);
+    }
+    #[inline(always)]
+    fn clear(&self, unit: usize) {
+        if let Some(chunk) = self.chunks.get(unit / CHUNK).and_then(|chunk| chunk.get()) {
             chunk.bits[unit % CHUNK / 64].fetch_and(!(1 << (unit % 64)), Relaxed);
         }
     }
-    /// The block that starts at or last before `addr`, as far as known; to be checked by the caller.
-    fn last_start(&self, addr: u64) -> Option<u32> {
-        let chunks = self.chunks.get()?;
-        let unit = self.unit(addr);
+    /// The last chunk at or before `at` that was ever made.
+    fn last_made(&self, at: usize) -> Option<usize> {
+        let mut word = at / 64;
+        let mut bits = self.made.get(word)?.load(Relaxed) & (u64::MAX >> (63 - at % 64));
+        while bits == 0 {
+            word = word.checked_sub(1)?;
+            bits = self.made[word].load(Relaxed);
+        }
+        Some(word * 64 + 63 - bits.leading_zeros() as usize)
+    }
+    fn last_start(&self, unit: usize) -> Option<u32> {
         let mut at = unit / CHUNK;
         let mut within = unit % CHUNK;
         loop {
-            let chunk = self.last_made(at)?;
-            if chunk != at {
-                (at, within) = (chunk, CHUNK - 1);
+            let made = self.last_made(at)?;
+            if made != at {
+                (at, within) = (made, CHUNK - 1);
             }
-            let bits = &chunks.get(at)?.get()?.bits;
+            let chunk = self.chunks[at].get()?;
             let mut word = within / 64;
-            let mut found = bits[word].load(Relaxed) & (u64::MAX >> (63 - within % 64));
+            let mut found = chunk.bits[word].load(Relaxed) & (u64::MAX >> (63 - within % 64));
             while found == 0 && word > 0 {
                 word -= 1;
-                found = bits[word].load(Relaxed);
+                found = chunk.bits[word].load(Relaxed);
             }
             if found != 0 {
                 let start = word * 64 + 63 - found.leading_zeros() as usize;
-                return Some(chunks[at].get()?.starts[start].load(Relaxed));
+                return Some(chunk.starts[start].load(Relaxed));
             }
             at = at.checked_sub(1)?;
             within = CHUNK - 1;
         }
     }
-    fn reset(&self) {
-        for chunk in self.chunks.get().into_iter().flatten().filter_map(|chunk| chunk.get()) {
-            for bits in &chunk.bits {
-                bits.store(0, Relaxed);
+    fn each_made(&self, mut visit: impl FnMut(&Chunk)) {
+        for (word, bits) in self.made.iter().enumerate() {
+            let mut bits = bits.load(Relaxed);
+            while bits != 0 {
+                if let Some(chunk) = self.chunks[word * 64 + bits.trailing_zeros() as usize].get() {
+                    visit(chunk);
+                }
+                bits &= bits - 1;
             }
+        }
+    }
+}
+
+impl PageIndex {
+    #[inline(always)]
+    fn unit(&self, addr: u64) -> u64 {
+        (addr - self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
+    }
+    /// A block starts at `addr`.
+    #[inline(always)]
+    pub(crate) fn set(&self, addr: u64, index: u32) {
+        match self.kind.get() {
+            Some(Kind::Chunked(chunked)) => chunked.set(self.unit(addr) as usize, index),
+            Some(Kind::Sorted(map)) => {
+                map.lock().insert(self.unit(addr), index);
+            }
+            None => {}
+        }
+    }
+    /// None does any more.
+    #[inline(always)]
+    pub(crate) fn clear(&self, addr: u64) {
+        match self.kind.get() {
+            Some(Kind::Chunked(chunked)) => chunked.clear(self.unit(addr) as usize),
+            Some(Kind::Sorted(map)) => {
+                map.lock().remove(&self.unit(addr));
+            }
+            None => {}
+        }
+    }
+    /// The block that starts at or last before `addr`, as far as known; to be checked by the caller.
+    fn last_start(&self, addr: u64) -> Option<u32> {
+        match self.kind.get()? {
+            Kind::Chunked(chunked) => chunked.last_start(self.unit(addr) as usize),
+            Kind::Sorted(map) => map.lock().range(..=self.unit(addr)).next_back().map(|(_, &index)| index),
+        }
+    }
+    fn reset(&self) {
+        match self.kind.get() {
+            Some(Kind::Chunked(chunked)) => chunked.each_made(|chunk| {
+                for bits in &chunk.bits {
+                    bits.store(0, Relaxed);
+                }
+            }),
+            Some(Kind::Sorted(map)) => map.lock().clear(),
+            None => {}
         }
     }
     /// Bytes the index takes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.chunks.get().map_or(0, |chunks| {
-            let made = chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-            (chunks.len() * std::mem::size_of::<OnceLock<Box<Chunk>>>() + made * std::mem::size_of::<Chunk>()) as u64
-        })
+        match self.kind.get() {
+            Some(Kind::Chunked(chunked)) => {
+                let mut made = 0;
+                chunked.each_made(|_| made += 1);
+                (chunked.chunks.len() * size_of::<OnceBox<Chunk>>() + made * size_of::<Chunk>()) as u64
+            }
+            Some(Kind::Sorted(map)) => (map.lock().len() * size_of::<(u64, u32)>()) as u64,
+            None => 0,
+        }
     }
 }
 
@@ -169,9 +233,9 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     };
     let record = page(slot);
     if units > 0 {
-        let chunks = units.div_ceil(CHUNK as u64);
-        record.index.chunks.get_or_init(|| (0..chunks).map(|_| OnceLock::new()).collect());
-        record.index.made.get_or_init(|| (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
+        record.index.kind.get_or_init(|| {
+            if units <= CHUNKED_UNITS { Kind::Chunked(Chunked::new(units)) } else { Kind::Sorted(Mutex::default()) }
+        });
         record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
     }
     record.index.base.store(base, Relaxed);
@@ -187,7 +251,7 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
 pub(crate) fn close(slot: u32, unit: u64) {
     let record = page(slot);
     let bytes = record.bytes.load(Relaxed);
-    let units = if record.index.chunks.get().is_some() { bytes / unit } else { 0 };
+    let units = if record.index.kind.get().is_some() { bytes / unit } else { 0 };
     let shape = (units, if units == 0 { 0 } else { unit.trailing_zeros() });
     record.device_uid.store(0, Relaxed);
     SPARE.lock().get_or_insert_with(HashMap::new).entry(shape).or_default().push(slot);
@@ -196,7 +260,7 @@ pub(crate) fn close(slot: u32, unit: u64) {
 impl Page {
     /// The block of this page that holds `addr`, as far as can be seen without locks.
     pub(crate) fn block_at(&self, addr: u64) -> Option<u32> {
-        let index = match self.index.chunks.get() {
+        let index = match self.index.kind.get() {
             None => self.first.load(Relaxed),
             Some(_) => self.index.last_start(addr)?,
         };

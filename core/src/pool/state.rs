@@ -331,6 +331,11 @@ impl Device {
         if self.serial.load(Relaxed) { Some(self.serial_lock.lock()) } else { None }
     }
 
+    /// Holds the serialising lock, observer or not: what installs or removes one is not interrupted.
+    pub(crate) fn serialise(&self) -> ReentrantMutexGuard<'_, ()> {
+        self.serial_lock.lock()
+    }
+
     /// Tells the observer, if there is one.
     #[inline(always)]
     pub(crate) fn tell(&self, event: &Event<'_>) {
