@@ -1,9 +1,10 @@
 //! Checking accesses: does the caller's own work on a block follow its allocation, precede its free, and race nothing?
 
-use crate::boundary::{Out, call, sized};
+use crate::boundary::{Out, call, invalid, sized, text_field};
 use crate::handle::{Handle, per_thread, smp_allocation, smp_device, smp_stream};
 use crate::status::smp_status;
 use smp_core::Result;
+use smp_core::pool::access::{AccessKind, Outcome, Verdict};
 use std::ffi::{c_char, c_void};
 
 /// The access reads.
@@ -40,7 +41,7 @@ pub struct smp_access_verdict {
     /// SMP_ORDER_PROVED: all is well. SMP_ORDER_REFUTED: see faults. SMP_ORDER_UNPROVEN: nothing refuted, but not all
     /// proved; never on the model device.
     pub order: u32,
-    /// SMP_FAULT_... bits; what is refuted, or with SMP_ORDER_UNPROVEN what is not proved.
+    /// SMP_FAULT_... bits: what is wrong.
     pub faults: u32,
     /// With SMP_FAULT_RACE: SMP_ACCESS_... of the other access; else 0.
     pub other_access: u32,
@@ -56,7 +57,7 @@ pub struct smp_access_verdict {
     pub missing_stream_id: u64,
     /// That point's place in its stream.
     pub missing_seq: u64,
-    /// The verdict in words, with what is missing; UTF-8, ends with a NUL.
+    /// The verdict in words, with what is missing; empty if all is well. UTF-8, ends with a NUL, cut if longer.
     pub text: [c_char; 256],
 }
 
@@ -104,8 +105,44 @@ unsafe fn note(
     access: u32,
     out: *mut smp_access_verdict,
 ) -> Result<()> {
-    let _ = (device.id(), ptr, size, stream.id(), access, smp_allocation::of(smp_core::AllocationId(0)));
     // SAFETY: null or a struct of the size it states.
-    let _out = unsafe { Out::new(out, "out") }?;
-    Err(smp_core::Error::new(smp_core::Status::NotSupported, "access checks are not built yet"))
+    let out = if out.is_null() { None } else { Some(unsafe { Out::new(out, "out") }?) };
+    let kind = AccessKind::from_number(access)
+        .ok_or_else(|| invalid(format_args!("access: {access} is not one of SMP_ACCESS_...")))?;
+    let verdict = smp_core::pool::access::note(device.id(), ptr.addr() as u64, size, stream.id(), kind)?;
+    if let Some(out) = out {
+        out.write(translate(&verdict));
+    }
+    Ok(())
+}
+
+fn translate(verdict: &Verdict) -> smp_access_verdict {
+    let faults = verdict.faults.iter().fold(0, |bits, fault| {
+        bits | match fault {
+            Outcome::Ordered | Outcome::Unproven => 0,
+            Outcome::NotOrderedAfterAllocation => SMP_FAULT_BEFORE_ALLOCATION,
+            Outcome::UseAfterFree => SMP_FAULT_AFTER_FREE,
+            Outcome::RaceWriteWrite | Outcome::RaceReadWrite => SMP_FAULT_RACE,
+            Outcome::OutOfBounds => SMP_FAULT_OUT_OF_BOUNDS,
+            Outcome::UnknownPointer => SMP_FAULT_UNKNOWN_MEMORY,
+        }
+    });
+    let missing = verdict.other.filter(|_| faults & (SMP_FAULT_BEFORE_ALLOCATION | SMP_FAULT_RACE) != 0);
+    smp_access_verdict {
+        struct_size: 0,
+        order: match verdict.outcome {
+            Outcome::Ordered => SMP_ORDER_PROVED,
+            Outcome::Unproven => SMP_ORDER_UNPROVEN,
+            _ => SMP_ORDER_REFUTED,
+        },
+        faults,
+        other_access: verdict.other_kind.map_or(0, |kind| kind as u32),
+        allocation: smp_allocation::of(verdict.allocation),
+        offset: verdict.offset,
+        stream_id: verdict.at.stream.0,
+        seq: verdict.at.seq,
+        missing_stream_id: missing.map_or(u64::MAX, |point| point.stream.0),
+        missing_seq: missing.map_or(0, |point| point.seq),
+        text: text_field(&verdict.message),
+    }
 }
