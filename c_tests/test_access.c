@@ -72,6 +72,7 @@ static void on_log(void *user, uint32_t level, const char *message)
 /* Frees the block; returns how many warnings that made. */
 static int warnings_of_free(smp_stream stream)
 {
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 0);
     warnings = 0;
     must(smp_set_log_callback(SMP_LOG_WARNING, on_log, NULL));
     free_on(t.block, stream);
@@ -88,6 +89,7 @@ static void p01_one_stream_may_do_anything_in_its_own_order(void)
     FINE(t.s1, R);
     FINE(t.s1, RW);
     CHECK_EQ(warnings_of_free(t.s1), 0);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 0);
     end();
 }
 
@@ -220,6 +222,7 @@ static void p14_a_free_that_follows_every_use(void)
     FINE(t.s2, R);
     order(t.s2, t.s1);
     CHECK_EQ(warnings_of_free(t.s1), 0);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 0);
     end();
 }
 
@@ -230,6 +233,7 @@ static void p15_a_free_on_the_stream_of_the_last_user(void)
     order(t.s1, t.s2);
     FINE(t.s2, R);
     CHECK_EQ(warnings_of_free(t.s2), 0);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 0);
     end();
 }
 
@@ -242,6 +246,7 @@ static void p16_a_free_after_a_device_synchronise(void)
     FINE(t.s3, R);
     must(smp_device_synchronize(t.device));
     CHECK_EQ(warnings_of_free(t.s1), 0);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 0);
     end();
 }
 
@@ -457,6 +462,7 @@ static void p37_a_free_that_does_not_follow_a_use(void)
     order(t.s1, t.s2);
     FINE(t.s2, R);
     CHECK(warnings_of_free(t.s1) >= 1);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 1);
     end();
 }
 
@@ -468,6 +474,7 @@ static void p38_a_free_that_follows_the_writer_but_not_the_reader(void)
     order(t.s1, t.s3);
     FINE(t.s2, R);
     CHECK(warnings_of_free(t.s3) >= 1);
+    CHECK_EQ(pool_stats(t.pool).racing_frees, 1);
     CHECK_EQ(pool_stats(t.pool).unordered_frees, 0); /* it does follow the allocation */
     end();
 }

@@ -118,7 +118,7 @@ static smp_status device_note_synchronized(value h) { return smp_note_device_syn
 static smp_status device_note_access(value h)
 {
     smp_access_verdict v = SMP_ACCESS_VERDICT_INIT;
-    return smp_note_access((smp_device)h, smp_allocation_ptr(w.allocation), 1, w.stream, SMP_ACCESS_READ, &v);
+    return smp_note_access((smp_device)h, smp_allocation_ptr(w.allocation), 1, LEGACY, SMP_ACCESS_READ, &v);
 }
 static smp_status device_note_event_synchronized(value h)
 {
@@ -552,6 +552,43 @@ static void a_created_stream_needs_no_device_beside_it(void)
     end_world(&w);
 }
 
+static void a_wrong_device_beside_a_created_stream_is_refused_all_the_same(void)
+{
+    struct world closed;
+    struct figures before, after;
+    smp_access_verdict v = SMP_ACCESS_VERDICT_INIT;
+    smp_stream_info info = SMP_STREAM_INFO_INIT;
+    smp_device wrong[3];
+    smp_status expected[3] = {SMP_ERROR_INVALID_HANDLE, SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED};
+    int i;
+    w = new_world();
+    closed = new_world();
+    must(smp_pool_destroy(closed.pool));
+    must(smp_device_close(closed.device));
+    wrong[0] = (smp_device)at(0x1234);
+    wrong[1] = (smp_device)(void *)w.pool;
+    wrong[2] = closed.device;
+    take_figures(&before);
+    for (i = 0; i < 3; ++i) {
+        CHECK_REFUSED(smp_stream_synchronize(wrong[i], w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_stream_query(wrong[i], w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_stream_get_info(wrong[i], w.stream, &info), expected[i], "device");
+        CHECK_REFUSED(smp_stream_wait_event(wrong[i], w.stream, w.event), expected[i], "device");
+        CHECK_REFUSED(smp_event_record(wrong[i], w.event, w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_stream_release(wrong[i], w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_model_stream_submit(wrong[i], w.stream, 1, NULL), expected[i], "device");
+        CHECK_REFUSED(smp_model_stream_advance(wrong[i], w.stream, 1, NULL), expected[i], "device");
+        CHECK_REFUSED(smp_note_event_record(wrong[i], w.event, w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_note_stream_wait(wrong[i], w.stream, w.event), expected[i], "device");
+        CHECK_REFUSED(smp_note_stream_synchronized(wrong[i], w.stream), expected[i], "device");
+        CHECK_REFUSED(smp_note_access(wrong[i], smp_allocation_ptr(w.allocation), 1, w.stream, SMP_ACCESS_READ, &v),
+                      expected[i], "device");
+    }
+    take_figures(&after);
+    CHECK(memcmp(&before, &after, sizeof before) == 0);
+    end_world(&w);
+}
+
 static void handles_are_never_given_out_twice(void)
 {
     enum { MANY = 2000 };
@@ -585,4 +622,5 @@ TEST_MAIN(RUN(null_is_an_invalid_handle)
           RUN(a_stream_of_another_device_is_refused)
           RUN(a_default_stream_cannot_be_destroyed)
           RUN(a_created_stream_needs_no_device_beside_it)
+          RUN(a_wrong_device_beside_a_created_stream_is_refused_all_the_same)
           RUN(handles_are_never_given_out_twice))
