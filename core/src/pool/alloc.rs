@@ -105,10 +105,10 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     cached.counts.live += 1;
     cached.counts.allocs += 1;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
-    home.live.fetch_add(1, Relaxed);
-    owner.tally.take(bytes);
-    owner.entry_tally[entry].take(bytes);
-    owner.allocations.fetch_add(1, Relaxed);
+    let favoured = cache.favoured;
+    home.live.add(1, favoured);
+    owner.tally.take(&owner.entry_tally[entry], bytes, favoured);
+    owner.allocations.add(1, favoured);
     b.set_generation(generation);
     b.set_requested(size);
     b.set_size_flags(bytes, live_flags(Reason::SameStream as u64, 0));
@@ -458,7 +458,7 @@ impl Request<'_> {
         }
         // 6. Spans.
         let tally = &pool.entry_tally[e];
-        if entry.carves() && tally.reserved.load(Relaxed).saturating_sub(tally.used.load(Relaxed)) >= need {
+        if entry.carves() && tally.reserved.load(Relaxed).saturating_sub(tally.used.get()) >= need {
             if let Some(found) = self.span(&mut slow, &mut shared, e, &clock)? {
                 return self.commit(slow, &mut shared, found);
             }
@@ -643,7 +643,7 @@ impl Request<'_> {
             detach_any(slow, shared, self.pool, e, index);
         }
         for &index in &consumed[1..] {
-            super::state::absorb(consumed[0], index, &mut shared.stock, pages);
+            super::state::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock, pages);
         }
         Ok(())
     }
@@ -887,7 +887,7 @@ impl Request<'_> {
         record.device_slot.store(device.slot, Relaxed);
         record.legacy.store(device.order.legacy.slot(), Relaxed);
         record.device_uid.store(device.uid, Relaxed);
-        record.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+        record.free_since.store(pool.allocations.get(), Relaxed);
         let mut shared = pool.shared.lock();
         let Some(index) = shared.stock.take() else { return Err(out_of_records()) };
         let b = block(index);
@@ -986,10 +986,13 @@ impl Request<'_> {
         b.set_requested(self.size);
         b.set_size_flags(bytes, flags);
         let home = page(b.page());
-        home.live.fetch_add(1, Relaxed);
-        pool.tally.take(bytes);
-        pool.entry_tally[e].take(bytes);
-        pool.allocations.fetch_add(1, Relaxed);
+        let favoured = match self.stream {
+            Some(stream) => slow.cache(stream.slot(), pool).favoured,
+            None => false,
+        };
+        home.live.add(1, favoured);
+        pool.tally.take(&pool.entry_tally[e], bytes, favoured);
+        pool.allocations.add(1, favoured);
         let counts = match self.stream {
             Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
             None => &mut shared.entries[e].counts,

@@ -296,7 +296,7 @@ impl Bins {
         self.count -= 1;
         self.bytes -= b.size();
         let root = self.roots[c];
-        let root = if root == node && b.children() == (NIL, NIL) { NIL } else { remove(root, node) };
+        let root = if root == node && b.is_leaf() { NIL } else { remove(root, node) };
         self.roots[c] = root;
         if root == NIL {
             self.words[c / 64] &= !(1 << (c % 64));
@@ -321,9 +321,17 @@ impl Bins {
         let mut c = class(size);
         while let Some(found) = self.next_class(c) {
             let root = self.roots[found];
-            let node = first_from(root, (size, 0), upto);
-            if node != NIL {
-                return node;
+            if let Upto::Any = upto
+                && block(root).is_leaf()
+            {
+                if block(root).size() >= size {
+                    return root;
+                }
+            } else {
+                let node = first_from(root, (size, 0), upto);
+                if node != NIL {
+                    return node;
+                }
             }
             c = found + 1;
         }

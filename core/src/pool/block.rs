@@ -96,6 +96,11 @@ impl Block {
     pub(crate) fn set_children(&self, left: u32, right: u32) {
         self.links.store(u64::from(left) | (u64::from(right) << 32), Relaxed)
     }
+    /// In its tree, it has no children.
+    #[inline(always)]
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.links.load(Relaxed) == u64::MAX
+    }
     #[inline(always)]
     pub(crate) fn stream(&self) -> StreamRef {
         StreamRef(self.stream.load(Relaxed))

@@ -76,12 +76,13 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     cached.counts.requested -= requested as i64;
     cached.counts.live -= 1;
     cached.counts.frees += 1;
-    if home.live.fetch_sub(1, Relaxed) == 1 {
-        home.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+    let favoured = cache.favoured;
+    home.live.sub(1, favoured);
+    if home.live.get() == 0 {
+        home.free_since.store(pool.allocations.get(), Relaxed);
         super::release::list_empty(pool, e, b.page());
     }
-    pool.tally.drop(bytes);
-    pool.entry_tally[e].drop(bytes);
+    pool.tally.drop(&pool.entry_tally[e], bytes, favoured);
     let me = state.me;
     let carves = pool.entries[e].carves();
     pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
@@ -213,12 +214,16 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         counts.live -= 1;
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
-        pool.tally.drop(bytes);
-        pool.entry_tally[e].drop(bytes);
+        let favoured = match stream {
+            Some(stream) => slow.cache(stream.slot(), &pool).favoured,
+            None => false,
+        };
+        pool.tally.drop(&pool.entry_tally[e], bytes, favoured);
         b.set_size_flags(bytes, FREE);
         place(&mut slow, &mut shared, &pool, e, index, points);
-        if home.live.fetch_sub(1, Relaxed) == 1 {
-            home.free_since.store(pool.allocations.load(Relaxed), Relaxed);
+        home.live.sub(1, favoured);
+        if home.live.get() == 0 {
+            home.free_since.store(pool.allocations.get(), Relaxed);
             super::release::list_empty(&pool, e, b.page());
         }
         let racing = pool.accesses.forget(index, &unfollowed);

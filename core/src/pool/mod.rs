@@ -211,7 +211,8 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         threshold: config.release_threshold.into(),
         destroyed: false.into(),
         slow_only: 0.into(),
-        allocations: 0.into(),
+        allocations: Default::default(),
+        has_favoured: false.into(),
         tally: Default::default(),
         entry_tally: (0..count).map(|_| Default::default()).collect(),
         published: (0..count).map(|_| Default::default()).collect(),
@@ -274,7 +275,7 @@ pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
         4 => pool.threshold.load(Relaxed),
         5 => pool.tally.reserved.load(Relaxed),
         6 => pool.tally.reserved_high.load(Relaxed),
-        7 => pool.tally.used.load(Relaxed),
+        7 => pool.tally.used.get(),
         8 => pool.tally.used_high.load(Relaxed),
         13 => pool.config.entries.iter().fold(0u64, |sum, entry| {
             sum.saturating_add(match *entry {
@@ -304,7 +305,7 @@ pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
         4 => pool.threshold.store(value, Relaxed),
         6 | 8 if value != 0 => return refuse(format!("attribute {attribute}: a high-water mark can only be set to 0")),
         6 => pool.tally.reserved_high.store(pool.tally.reserved.load(Relaxed), Relaxed),
-        8 => pool.tally.used_high.store(pool.tally.used.load(Relaxed), Relaxed),
+        8 => pool.tally.used_high.store(pool.tally.used.get(), Relaxed),
         5 | 7 | 9..=15 => return refuse(format!("attribute {attribute} is read-only")),
         _ => return refuse(format!("attribute {attribute} is not known")),
     }

@@ -1,9 +1,10 @@
 //! Pages: what a device granted, who it belongs to, and which block starts where in it.
 //!
 //! The start index of a carved page serves pointer look-ups: per alignment unit the block that starts there, in chunks
-//! made when first touched, with a bitmap for inner pointers. Entries are checked when read, never trusted.
+//! made when first touched; an inner pointer looks back for the last start. Entries are checked when read, never trusted.
 
 use super::block::{NIL, block};
+use super::state::Biased;
 use crate::slab::Slab;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
@@ -28,14 +29,12 @@ const CHUNK: usize = 256;
 /// follows the blocks and not the page.
 const CHUNKED_UNITS: u64 = 1 << 27;
 
-struct Chunk {
-    starts: [AtomicU32; CHUNK],
-    bits: [AtomicU64; CHUNK / 64],
-}
+/// Written by a block's domain without a lock or an atomic exchange: a unit belongs to the block that covers it.
+struct Chunk([AtomicU32; CHUNK]);
 
 impl Default for Chunk {
     fn default() -> Self {
-        Chunk { starts: [const { AtomicU32::new(NIL) }; CHUNK], bits: [const { AtomicU64::new(0) }; CHUNK / 64] }
+        Chunk([const { AtomicU32::new(NIL) }; CHUNK])
     }
 }
 
@@ -81,13 +80,12 @@ impl Chunked {
                 None => return,
             },
         };
-        chunk.starts[unit % CHUNK].store(index, Relaxed);
-        chunk.bits[unit % CHUNK / 64].fetch_or(1 << (unit % 64), Relaxed);
+        chunk.0[unit % CHUNK].store(index, Relaxed);
     }
     #[inline(always)]
     fn clear(&self, unit: usize) {
         if let Some(chunk) = self.chunks.get(unit / CHUNK).and_then(|chunk| chunk.get()) {
-            chunk.bits[unit % CHUNK / 64].fetch_and(!(1 << (unit % 64)), Relaxed);
+            chunk.0[unit % CHUNK].store(NIL, Relaxed);
         }
     }
     /// The last chunk at or before `at` that was ever made.
@@ -108,16 +106,9 @@ impl Chunked {
             if made != at {
                 (at, within) = (made, CHUNK - 1);
             }
-            let chunk = self.chunks[at].get()?;
-            let mut word = within / 64;
-            let mut found = chunk.bits[word].load(Relaxed) & (u64::MAX >> (63 - within % 64));
-            while found == 0 && word > 0 {
-                word -= 1;
-                found = chunk.bits[word].load(Relaxed);
-            }
-            if found != 0 {
-                let start = word * 64 + 63 - found.leading_zeros() as usize;
-                return Some(chunk.starts[start].load(Relaxed));
+            let starts = &self.chunks[at].get()?.0;
+            if let Some(start) = starts[..=within].iter().rev().map(|start| start.load(Relaxed)).find(|&s| s != NIL) {
+                return Some(start);
             }
             at = at.checked_sub(1)?;
             within = CHUNK - 1;
@@ -173,8 +164,8 @@ impl PageIndex {
     fn reset(&self) {
         match self.kind.get() {
             Some(Kind::Chunked(chunked)) => chunked.each_made(|chunk| {
-                for bits in &chunk.bits {
-                    bits.store(0, Relaxed);
+                for start in &chunk.0 {
+                    start.store(NIL, Relaxed);
                 }
             }),
             Some(Kind::Sorted(map)) => map.lock().clear(),
@@ -209,7 +200,7 @@ pub(crate) struct Page {
     pub(crate) legacy: AtomicU32,
     /// The block at the page's base.
     pub(crate) first: AtomicU32,
-    pub(crate) live: AtomicU64,
+    pub(crate) live: Biased,
     /// The pool's allocations when the last live block was freed.
     pub(crate) free_since: AtomicU64,
     /// The entry's list of empty pages names this page.
@@ -242,7 +233,7 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     record.index.reset();
     record.base.store(base, Relaxed);
     record.bytes.store(bytes, Relaxed);
-    record.live.store(0, Relaxed);
+    debug_assert_eq!(record.live.get(), 0);
     record.listed.store(false, Relaxed);
     Some(slot)
 }

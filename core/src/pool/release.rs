@@ -29,10 +29,10 @@ fn empty_pages(pool: &Pool, e: usize) -> Vec<(u64, Reverse<u64>, u32)> {
     let mut list = std::mem::take(&mut *pool.empties[e].lock());
     list.retain(|&slot| {
         let record = page(slot);
-        if record.live.load(Relaxed) > 0 {
+        if record.live.get() > 0 {
             record.listed.store(false, Relaxed);
             // A free between the two lines above finds the page listed; look again.
-            return record.live.load(Relaxed) == 0 && !record.listed.swap(true, Relaxed);
+            return record.live.get() == 0 && !record.listed.swap(true, Relaxed);
         }
         true
     });
@@ -74,7 +74,7 @@ fn release_page(
         blocks.push(at);
         at = b.next();
     }
-    if record.live.load(Relaxed) > 0 {
+    if record.live.get() > 0 {
         return None;
     }
     let device = slow.device;
@@ -170,7 +170,7 @@ pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     if rules::off(rules::PERIOD) || pool.entries.iter().all(|entry| entry.period.is_none()) {
         return;
     }
-    let now = pool.allocations.load(Relaxed);
+    let now = pool.allocations.get();
     let mut answers = HashMap::new();
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
@@ -302,6 +302,10 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         return;
     }
     let caches = std::mem::take(&mut state.attach.pools);
+    for cache in caches.iter().flatten().filter(|cache| cache.favoured) {
+        // Another may write the favoured part from now on.
+        cache.pool.has_favoured.store(false, Relaxed);
+    }
     let used_up = handle::used_up(state.generation);
     state.attach.stock.give_back();
     record.forget();

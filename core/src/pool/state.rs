@@ -6,7 +6,7 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::bins::Bins;
-use super::block::{Stock, block};
+use super::block::{Block, FREE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::observer::{Event, Observer};
 use super::page::PageIndex;
@@ -18,7 +18,10 @@ use crate::slab::Slab;
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Every stream of the process.
 pub(crate) static STREAMS: order::Table<Caches> = Slab::new();
@@ -37,6 +40,8 @@ pub(crate) struct Caches {
 /// One pool's part of a stream.
 pub(crate) struct PoolCache {
     pub(crate) pool: Arc<Pool>,
+    /// This stream is the pool's favoured one: see [`Biased`].
+    pub(crate) favoured: bool,
     pub(crate) entries: Box<[EntryCache]>,
 }
 
@@ -150,11 +155,48 @@ impl Entry {
     }
 }
 
+/// A sum that one favoured stream adds to with plain writes (under its lock), and all others atomically. The two parts
+/// wrap; their sum does not, except to a reader that races with calls under way, which takes it for 0.
+#[derive(Default)]
+pub(crate) struct Biased {
+    own: AtomicU64,
+    rest: AtomicU64,
+}
+
+impl Biased {
+    #[inline(always)]
+    pub(crate) fn add(&self, amount: u64, favoured: bool) {
+        if favoured {
+            self.own.store(self.own.load(Relaxed).wrapping_add(amount), Relaxed);
+        } else {
+            self.rest.fetch_add(amount, Relaxed);
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn sub(&self, amount: u64, favoured: bool) {
+        self.add(amount.wrapping_neg(), favoured);
+    }
+    /// As [`Biased::add`], and what other threads added before is in the next [`Biased::get`].
+    #[inline(always)]
+    fn add_fenced(&self, amount: u64, favoured: bool) {
+        if favoured {
+            self.own.swap(self.own.load(Relaxed).wrapping_add(amount), SeqCst);
+        } else {
+            self.rest.fetch_add(amount, SeqCst);
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn get(&self) -> u64 {
+        let sum = self.own.load(Relaxed).wrapping_add(self.rest.load(Relaxed));
+        if sum >> 63 == 0 { sum } else { 0 }
+    }
+}
+
 /// Figures every stream adds to at once, so that marks are exact when calls are serialised. Reserved figures change
 /// only under the slow lock.
 #[derive(Default)]
 pub(crate) struct Tally {
-    pub(crate) used: AtomicU64,
+    pub(crate) used: Biased,
     pub(crate) used_high: AtomicU64,
     pub(crate) reserved: AtomicU64,
     pub(crate) reserved_high: AtomicU64,
@@ -170,16 +212,24 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// A block of `bytes` becomes live in `entry` of the pool. Both marks are exact when calls are serialised; of calls
+    /// that overlap, at least one sees all the others' blocks.
     #[inline(always)]
-    pub(crate) fn take(&self, bytes: u64) {
-        let after = self.used.fetch_add(bytes, Relaxed) + bytes;
-        if after > self.used_high.load(Relaxed) {
-            self.used_high.fetch_max(after, Relaxed);
+    pub(crate) fn take(&self, entry: &Tally, bytes: u64, favoured: bool) {
+        entry.used.add(bytes, favoured);
+        self.used.add_fenced(bytes, favoured);
+        for tally in [self, entry] {
+            let after = tally.used.get();
+            if after > tally.used_high.load(Relaxed) {
+                tally.used_high.fetch_max(after, Relaxed);
+            }
         }
     }
+    /// It is freed.
     #[inline(always)]
-    pub(crate) fn drop(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
+    pub(crate) fn drop(&self, entry: &Tally, bytes: u64, favoured: bool) {
+        entry.used.sub(bytes, favoured);
+        self.used.sub(bytes, favoured);
     }
     /// A page is being asked for: its quota is taken.
     pub(crate) fn ask(&self, bytes: u64) {
@@ -222,7 +272,9 @@ pub(crate) struct Pool {
     /// Not 0: the hot path stands aside (destroyed, or out-of-memory callbacks are running).
     pub(crate) slow_only: AtomicU32,
     /// Successful allocations so far.
-    pub(crate) allocations: AtomicU64,
+    pub(crate) allocations: Biased,
+    /// A stream was chosen as the favoured one.
+    pub(crate) has_favoured: AtomicBool,
     pub(crate) tally: Tally,
     pub(crate) entry_tally: Box<[Tally]>,
     /// Per entry: streams that may hold free blocks of it. A leaf.
@@ -439,6 +491,7 @@ impl<'a> Slow<'a> {
             pool.attached.lock().push(slot);
             caches[index] = Some(Box::new(PoolCache {
                 pool: pool.clone(),
+                favoured: !pool.has_favoured.swap(true, Relaxed),
                 entries: pool.entries.iter().map(|_| EntryCache::default()).collect(),
             }));
         }
@@ -496,54 +549,52 @@ pub(crate) fn insert_merged(
     pages: &PageIndex,
 ) -> u64 {
     let mut merges = 0;
-    let b = block(index);
-    debug_assert!(b.stream() == domain && b.has(super::block::FREE));
-    let touches = |left: u32, right: u32| {
-        let (l, r) = (block(left), block(right));
-        l.has(super::block::FREE)
-            && r.has(super::block::FREE)
-            && l.stream() == domain
-            && r.stream() == domain
-            && l.page() == r.page()
-            && l.end() == r.addr()
-    };
+    let mut b = block(index);
+    debug_assert!(b.stream() == domain && b.has(FREE));
     let next = b.next();
-    if next != super::block::NIL && touches(index, next) {
-        take_out(next, bins, unused.as_deref_mut());
-        absorb(index, next, stock, pages);
-        merges += 1;
+    if next != NIL {
+        let n = block(next);
+        if n.stream() == domain && n.has(FREE) && n.addr() == b.end() && n.page() == b.page() {
+            take_out(next, n, bins, unused.as_deref_mut());
+            absorb(index, b, next, n, stock, pages);
+            merges += 1;
+        }
     }
     let prev = b.prev();
-    if prev != super::block::NIL && touches(prev, index) {
-        take_out(prev, bins, unused.as_deref_mut());
-        absorb(prev, index, stock, pages);
-        index = prev;
-        merges += 1;
+    if prev != NIL {
+        let p = block(prev);
+        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
+            take_out(prev, p, bins, unused.as_deref_mut());
+            absorb(prev, p, index, b, stock, pages);
+            (index, b) = (prev, p);
+            merges += 1;
+        }
     }
     match unused {
-        Some(unused) if block(index).has(super::block::UNUSED) => unused.insert(index),
+        Some(unused) if b.has(UNUSED) => unused.insert(index),
         _ => bins.insert(index),
     }
     merges
 }
 
-fn take_out(index: u32, bins: &mut Bins, unused: Option<&mut Bins>) {
+#[inline(always)]
+fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
     match unused {
-        Some(unused) if block(index).has(super::block::UNUSED) => unused.remove(index),
+        Some(unused) if b.has(UNUSED) => unused.remove(index),
         _ => bins.remove(index),
     }
 }
 
 /// `right` becomes part of `left`; neither is in a structure.
-pub(crate) fn absorb(left: u32, right: u32, stock: &mut Stock, pages: &PageIndex) {
-    use super::block::{FREE, NIL, UNUSED};
-    let (l, r) = (block(left), block(right));
+#[inline(always)]
+pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock, pages: &PageIndex) {
     let unused = l.flags() & r.flags() & UNUSED;
+    let next = r.next();
     pages.clear(r.addr());
     l.set_seq(l.seq().max(r.seq()));
-    l.set_next(r.next());
-    if r.next() != NIL {
-        block(r.next()).set_prev(left);
+    l.set_next(next);
+    if next != NIL {
+        block(next).set_prev(left);
     }
     l.set_size_flags(l.size() + r.size(), FREE | unused);
     stock.give(right);
@@ -553,7 +604,6 @@ pub(crate) fn absorb(left: u32, right: u32, stock: &mut Stock, pages: &PageIndex
 /// same domain with the same point and flags. `None` in the error case: no record left.
 #[inline(always)]
 pub(crate) fn cut(index: u32, need: u64, stock: &mut Stock, pages: &PageIndex) -> Result<Option<u32>, ()> {
-    use super::block::NIL;
     let b = block(index);
     if b.size() == need {
         return Ok(None);

@@ -97,7 +97,7 @@ fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally) {
     stats.internal_waits = counts.internal_waits;
     let [same_stream, observed, event, opportunistic, internal, fresh] = counts.reuse;
     stats.reuse = Reuse { same_stream, observed, event, opportunistic, internal, fresh };
-    stats.used = tally.used.load(Relaxed);
+    stats.used = tally.used.get();
     stats.used_high = tally.used_high.load(Relaxed);
     stats.reserved = tally.reserved.load(Relaxed);
     stats.reserved_high = tally.reserved_high.load(Relaxed);
@@ -246,8 +246,8 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             if pool.entries[e].kind != Kind::Direct && addr != record.base.load(Relaxed) + record.bytes.load(Relaxed) {
                 return Err(format!("entry {e}: page {slot} is not covered by its blocks"));
             }
-            if live_here != record.live.load(Relaxed) {
-                return Err(format!("entry {e}: page {slot} counts {} live", record.live.load(Relaxed)));
+            if live_here != record.live.get() {
+                return Err(format!("entry {e}: page {slot} counts {} live", record.live.get()));
             }
             live += live_here;
         }
