@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char usage[] =
-    "usage: replay TRACE[.gz] [--pools SPEC] [--device-call-ns N] [--format table|kv]\n"
+static const char usage[] = "usage: replay TRACE[.gz] [--pools SPEC] [--device-call-ns N] [--format table|kv]\n";
+static const char help[] =
     "\n"
     "  TRACE               a trace of version 1 (op,id,size,stream[,thread]) or 2; gzip is recognised\n"
     "  --pools SPEC        the pool to use, such as \"preset(cuda)\" or\n"
@@ -34,7 +34,8 @@ struct request {
 
 static int usage_error(const char *what, const char *argument)
 {
-    fprintf(stderr, "replay: %s%s%s\n%s", what, argument ? ": " : "", argument ? argument : "", usage);
+    fprintf(stderr, "replay: %s%s%s\n%s(replay --help tells more)\n", what, argument ? ": " : "",
+            argument ? argument : "", usage);
     return 2;
 }
 
@@ -65,7 +66,7 @@ static int parse(int argc, char **argv, struct request *request)
         } else if (strcmp(argument, "--") == 0) {
             options = 0;
         } else if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
-            fputs(usage, stdout);
+            printf("%s%s", usage, help);
             return 1;
         } else if (strcmp(argument, "--pools") != 0 && strcmp(argument, "--device-call-ns") != 0 &&
                    strcmp(argument, "--format") != 0) {
