@@ -171,8 +171,10 @@ pub struct World<S> {
     streams: Live,
     events: Live,
     allocations: Live,
-    /// Which device a pool, stream or event was created on.
+    /// Which device a pool, stream, event or block lives on.
     homes: HashMap<u64, u64>,
+    /// The device that this call is mostly about, so that many calls get past the first check.
+    home: u64,
     stale: Vec<u64>,
     scratch: std::path::PathBuf,
     /// Calls made, by function.
@@ -193,7 +195,7 @@ unsafe extern "C" fn on_out_of_memory(_: *mut c_void, info: *const smp_out_of_me
     assert_eq!(info.struct_size as usize, size_of::<smp_out_of_memory>());
     let mut out = ptr::null_mut();
     // SAFETY: the out-parameter is valid.
-    let nested = unsafe { smp_alloc(info.pool, 512, &mut out) };
+    let nested = unsafe { smp_alloc_async(info.pool, 512, ptr::null_mut(), &mut out) };
     assert!(nested != SMP_SUCCESS && out.is_null(), "the callback may not allocate from its pool");
     let _ = smp_pool_trim_to(info.pool, 0);
     (count % 4 == 0).into()
@@ -231,6 +233,7 @@ impl<S: Source> World<S> {
             events: Live::default(),
             allocations: Live::default(),
             homes: HashMap::new(),
+            home: 0,
             stale: Vec::new(),
             scratch,
             calls: BTreeMap::new(),
@@ -269,13 +272,21 @@ impl<S: Source> World<S> {
     }
 
     fn some_live(&mut self, kind: Kind) -> u64 {
-        let at = self.below(self.live(kind).len());
-        self.live(kind).list.get(at).copied().unwrap_or(0)
+        let mut handle = 0;
+        for _ in 0..6 {
+            let at = self.below(self.live(kind).len());
+            handle = self.live(kind).list.get(at).copied().unwrap_or(0);
+            let home = if matches!(kind, Kind::Device) { Some(&handle) } else { self.homes.get(&handle) };
+            if home == Some(&self.home) {
+                break;
+            }
+        }
+        handle
     }
 
-    /// A handle that is live three times out of four.
+    /// A handle that is live seven times out of eight.
     fn handle(&mut self, kind: Kind) -> u64 {
-        match self.below(24) {
+        match self.below(48) {
             0 => 0,
             1 => {
                 let at = self.below(self.stale.len());
@@ -457,10 +468,11 @@ impl<S: Source> World<S> {
         if self.pools.len() < 3 {
             let capped = smp_pool_entry { max_pool_size: 8 << 20, ..sliced(1 << 20) };
             let entries = [capped, entry(SMP_ENTRY_DIRECT)];
+            let count = 1 + self.below(2) as u64;
             let mut config = pool_config();
             match self.below(3) {
                 0 => config.preset = SMP_PRESET_CUDA,
-                1 => (config.entries, config.entry_count) = (entries.as_ptr(), entries.len() as u64),
+                1 => (config.entries, config.entry_count) = (entries.as_ptr(), count),
                 _ => {}
             }
             let pool = super::pool_of(device, &config).addr() as u64;
@@ -480,6 +492,9 @@ impl<S: Source> World<S> {
             super::ok(unsafe { smp_event_create(device, 0, &mut event) });
             self.events.insert(event.addr() as u64);
             self.homes.insert(event.addr() as u64, device.addr() as u64);
+        }
+        if self.one_in(256) {
+            self.forget_what_went_with_its_device();
         }
         if self.allocations.len() > MOST_ALLOCATIONS {
             for _ in 0..MOST_ALLOCATIONS / 2 {
@@ -519,6 +534,7 @@ impl<S: Source> World<S> {
             Kind::Allocation => self.allocations.remove(handle),
         };
         assert!(known, "{handle:#x} is not live and was taken for it");
+        self.homes.remove(&handle);
         if self.stale.len() < 512 {
             self.stale.push(handle);
         } else {
@@ -527,10 +543,29 @@ impl<S: Source> World<S> {
         }
     }
 
+    fn forget_what_went_with_its_device(&mut self) {
+        for stream in self.streams.list.clone() {
+            let handle = ptr::without_provenance_mut(stream as usize);
+            if !self.at_home(stream) && smp_stream_query(ptr::null_mut(), handle) == SMP_ERROR_DESTROYED {
+                self.gone(Kind::Stream, stream);
+            }
+        }
+        for event in self.events.list.clone() {
+            let handle = ptr::without_provenance_mut(event as usize);
+            if !self.at_home(event) && smp_event_query(handle) == SMP_ERROR_DESTROYED {
+                self.gone(Kind::Event, event);
+            }
+        }
+    }
+
+    /// Whether the device this lives on is open.
+    fn at_home(&self, handle: u64) -> bool {
+        self.homes.get(&handle).is_some_and(|home| self.devices.set.contains(home))
+    }
+
     /// A stream or event of an open device can be destroyed; a closed device's may have gone with its last pool.
     fn ok_if_home(&self, handle: u64, status: smp_status) {
-        let open = self.homes.get(&handle).is_some_and(|home| self.devices.set.contains(home));
-        if open || status != SMP_ERROR_DESTROYED {
+        if self.at_home(handle) || status != SMP_ERROR_DESTROYED {
             super::ok(status);
         }
     }
@@ -540,8 +575,10 @@ impl<S: Source> World<S> {
     }
 
     /// An allocation call's end: a new handle on success, null on failure.
-    fn allocated(&mut self, status: smp_status, out: smp_allocation, passed: bool) {
+    fn allocated(&mut self, pool: smp_pool, status: smp_status, out: smp_allocation, passed: bool) {
         if status == SMP_SUCCESS {
+            let home = self.homes.get(&(pool.addr() as u64)).copied().unwrap_or(0);
+            self.homes.insert(out.addr() as u64, home);
             self.allocations.insert(out.addr() as u64);
         } else if passed {
             assert!(out.is_null(), "an allocation that fails gives null");
@@ -583,6 +620,7 @@ impl<S: Source> World<S> {
     pub fn step(&mut self) -> bool {
         let Some(choice) = self.source.next() else { return false };
         self.tend();
+        self.home = self.devices.list[(choice >> 4) as usize % self.devices.len()];
         let among = if choice % 2 == 0 { OFTEN } else { ALL };
         let mut name = among[(choice >> 8) as usize % among.len()];
         if matches!(name, "smp_device_close" | "smp_trace_replay" | "smp_device_open") && !self.one_in(16) {
@@ -600,11 +638,23 @@ impl<S: Source> World<S> {
             assert_eq!(kept, status as u32, "{name}: smp_last_error kept another status ({text})");
             assert!(!text.is_empty(), "{name}: {status:?} has no text");
         }
+        if (choice >> 40) % 4096 == 0 {
+            self.check_invariants();
+        }
         if sampled && status != SMP_SUCCESS {
             self.compared += 1;
             self.unchanged(name, status, &before);
         }
         true
+    }
+
+    /// Takes the live pools apart and compares every structure with its rules.
+    fn check_invariants(&self) {
+        for pool in &self.pools.list {
+            if let Err(broken) = smp_core::pool::check_invariants(smp_core::PoolId(*pool)) {
+                panic!("pool {pool:#x}: {broken}");
+            }
+        }
     }
 
     /// What an error may leave behind: the count of failed allocations, and where memory ran short what the attempt to
@@ -653,7 +703,7 @@ impl<S: Source> World<S> {
                         _ => smp_alloc_async_ptsz(pool, size, stream, out),
                     }
                 };
-                self.allocated(status, value, !out.is_null());
+                self.allocated(pool, status, value, !out.is_null());
                 status
             }
             "smp_alloc_ex" | "smp_alloc_async_ex" | "smp_alloc_async_ex_ptsz" => {
@@ -682,7 +732,7 @@ impl<S: Source> World<S> {
                         _ => smp_alloc_async_ex_ptsz(pool, desc, out),
                     }
                 };
-                self.allocated(status, value, !out.is_null());
+                self.allocated(pool, status, value, !out.is_null());
                 status
             }
             "smp_alloc_ptr_async" | "smp_alloc_ptr_async_ptsz" => {
@@ -706,6 +756,7 @@ impl<S: Source> World<S> {
                     let device = ptr::without_provenance_mut(home as usize);
                     let allocation = self.found_on(device, value).expect("what was just allocated can be found");
                     self.allocations.insert(allocation);
+                    self.homes.insert(allocation, home);
                 } else if !out.is_null() {
                     assert!(value.is_null(), "an allocation that fails gives null");
                 }
@@ -1096,6 +1147,7 @@ impl<S: Source> World<S> {
             super::ok(smp_free(ptr::without_provenance_mut(allocation as usize)));
             self.freed(allocation);
         }
+        self.check_invariants();
         for figures in self.figures() {
             assert_eq!((figures.live, figures.used, figures.requested, figures.padding), (0, 0, 0, 0));
             assert_eq!(figures.allocs, figures.frees);
