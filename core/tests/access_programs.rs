@@ -621,6 +621,23 @@ programs! {
         L free A
         L free B -> unfollowed"
 
+    a_free_with_the_legacy_stream_as_added_user_follows_only_its_last_operation: "
+        1 alloc A
+        1 record e
+        2 wait e
+        host user A L
+        2 read A
+        1 free A -> unfollowed"
+
+    a_free_on_the_legacy_stream_follows_what_blocking_streams_waited_for: "
+        1 alloc A
+        1 record e
+        n wait e
+        n read A
+        n record f
+        2 wait f
+        L free A"
+
     a_free_does_not_follow_a_use_that_only_has_run: "
         1 alloc A
         1 record e

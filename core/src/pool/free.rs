@@ -167,18 +167,32 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
                 at.stream == point
                     || device.order.observed(&STREAMS, at.stream) >= at.seq
                     || !STREAMS.at(at.stream.slot()).is(device.uid, at.stream)
-                    || {
-                        let state = slow.state(at.stream.slot());
-                        (point == device.order.legacy && !state.non_blocking) || state.covered_by(clock) >= at.seq
-                    }
+                    || slow.state(at.stream.slot()).covered_by(clock) >= at.seq
             };
-            unordered = ready.stream != HOST && !follows(&mut slow, stream, &clock, ready);
+            // Work submitted now to the legacy stream would be a barrier: it follows all blocking streams and what they do.
+            let barrier_follows = |slow: &mut Slow<'_>, at: At| {
+                stream == device.order.legacy && {
+                    let members: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
+                    !slow.state(at.stream.slot()).non_blocking
+                        || members.into_iter().any(|member| {
+                            let state = slow.state(member.slot());
+                            !state.non_blocking && state.clock.get(at.stream) >= at.seq
+                        })
+                }
+            };
+            let freed_after =
+                |slow: &mut Slow<'_>, at: At| follows(slow, stream, &clock, at) || barrier_follows(slow, at);
+            unordered = ready.stream != HOST && !freed_after(&mut slow, ready);
             if pool.accesses.any() {
-                // The memory is not used again before any user's point, so what one of them follows is followed.
                 unfollowed = pool.accesses.points(index);
-                unfollowed.retain(|&at| !follows(&mut slow, stream, &clock, at));
+                unfollowed.retain(|&at| !freed_after(&mut slow, at));
+                // The memory is not used again before any user's point, so what one of them follows is followed.
                 for &user in &users {
-                    let clock = slow.state(user.slot()).clock.clone();
+                    let state = slow.state(user.slot());
+                    let clock = match state.is_legacy() {
+                        true => state.clock.join(&Clock::default(), &[(user, state.submitted)], |_| 0),
+                        false => state.clock.clone(),
+                    };
                     unfollowed.retain(|&at| !follows(&mut slow, user, &clock, at));
                 }
             }
