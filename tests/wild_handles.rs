@@ -44,8 +44,8 @@ fn any_handle_at_any_time_gets_an_error_and_changes_nothing() {
         let called: BTreeSet<String> = called.keys().map(|name| name.to_string()).collect();
         assert_eq!(called, declared, "every function of the header is called");
         let successes = statuses[&0];
-        assert!(successes > calls / 3, "only {successes} calls got past their checks");
-        assert!(compared > calls / 200, "only {compared} errors had figures compared");
+        assert!(successes > calls * 2 / 5, "only {successes} calls got past their checks");
+        assert!(compared > calls / 100, "only {compared} errors had figures compared");
     }
 }
 

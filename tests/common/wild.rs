@@ -552,7 +552,8 @@ impl<S: Source> World<S> {
         }
         for event in self.events.list.clone() {
             let handle = ptr::without_provenance_mut(event as usize);
-            if !self.at_home(event) && smp_event_query(handle) == SMP_ERROR_DESTROYED {
+            if !self.at_home(event) {
+                self.ok_if_home(event, smp_event_destroy(handle));
                 self.gone(Kind::Event, event);
             }
         }
