@@ -106,9 +106,9 @@ impl PoolConfig {
         let exclusive = |max_alloc_size| MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period: None };
         let entries = match preset {
             Preset::SubSlices => vec![
-                sliced(2 * MIB, 128 * KIB),
-                sliced(32 * MIB, 4 * MIB),
-                sliced(256 * MIB, 64 * MIB),
+                sliced(2 * MIB, 64 * KIB),
+                sliced(32 * MIB, 16 * MIB),
+                sliced(256 * MIB, 128 * MIB),
                 exclusive(u64::MAX),
             ],
             Preset::ExclusivePages => {

@@ -13,6 +13,7 @@ pub mod observer;
 mod page;
 mod registry;
 pub(crate) mod release;
+pub mod spec;
 pub(crate) mod state;
 mod stats;
 
