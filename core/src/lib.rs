@@ -13,9 +13,11 @@ mod handle;
 pub mod log;
 mod order;
 pub mod pool;
+pub mod report;
 pub mod rules;
 mod runtime;
 mod slab;
+pub mod trace;
 
 /// Devices: opening, asking, synchronising, closing.
 pub mod device {
