@@ -25,10 +25,10 @@ static uint64_t draw(void)
     return state;
 }
 
-/* 256 bytes to 128 KiB, as many in each doubling: what the smallest class of the default preset serves. */
+/* 256 bytes to 64 KiB, as many in each doubling: what the smallest class of the default preset serves. */
 static uint64_t draw_size(void)
 {
-    uint64_t low = UINT64_C(256) << (draw() % 9u);
+    uint64_t low = UINT64_C(256) << (draw() % 8u);
     return low + draw() % low;
 }
 

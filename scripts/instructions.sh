@@ -27,7 +27,7 @@ count() { # count LIVE ORDER: instructions per pair
     echo $((total / pairs))
 }
 
-say "instructions per alloc and free, shipped library, 256 B to 128 KiB, one stream"
+say "instructions per alloc and free, shipped library, 256 B to 64 KiB, one stream"
 printf '%-8s %10s %10s %10s %10s\n' order 10 1,000 100,000 1,000,000
 bad=0
 for order in lifo fifo random; do

@@ -823,7 +823,7 @@ impl Request<'_> {
             return Ok(None);
         };
         let tally = &pool.entry_tally[e];
-        let address = {
+        let (address, index) = {
             let mut slow = Slow::lock(device);
             super::release::sweep_periods(&mut slow, pool);
             let full = match entry.kind {
@@ -837,12 +837,14 @@ impl Request<'_> {
             if entry.kind == Kind::Direct && !rules::off(rules::RECLAIM) {
                 super::release::reclaim(&mut slow, pool, e, bytes);
             }
+            let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
             let mut granted = device.granted.lock();
             let address = granted.next_address;
             let after = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity));
             match after {
                 Some(after) if after <= END_ADDRESS => granted.next_address = after,
                 _ => {
+                    pool.shared.lock().stock.give(index);
                     self.refused = true;
                     return Ok(None);
                 }
@@ -850,7 +852,7 @@ impl Request<'_> {
             // The quota is taken before the device is asked.
             pool.tally.ask(bytes);
             tally.ask(bytes);
-            address
+            (address, index)
         };
         let answer = device.source.allocate(bytes, address);
         let mut slow = Slow::lock(device);
@@ -866,6 +868,7 @@ impl Request<'_> {
             self.refused = true;
             pool.tally.refused(bytes);
             tally.refused(bytes);
+            pool.shared.lock().stock.give(index);
             let mut granted = device.granted.lock();
             // Addresses follow the pages that were granted. Another thread may have gone on meanwhile.
             if granted.next_address == (address + bytes).next_multiple_of(granularity) {
@@ -889,7 +892,6 @@ impl Request<'_> {
         record.device_uid.store(device.uid, Relaxed);
         record.free_since.store(pool.allocations.get(), Relaxed);
         let mut shared = pool.shared.lock();
-        let Some(index) = shared.stock.take() else { return Err(out_of_records()) };
         let b = block(index);
         let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
         b.set_addr(address);

@@ -45,6 +45,11 @@ fn empty_pages(pool: &Pool, e: usize) -> Vec<(u64, Reverse<u64>, u32)> {
     pages
 }
 
+/// Takes the pages that went back out of the entry's list of empty ones; the caller released some under the same lock.
+fn unlist_released(pool: &Pool, e: usize, shared: &PoolShared) {
+    pool.empties[e].lock().retain(|slot| shared.entries[e].pages.contains(slot));
+}
+
 /// Gives one page back if all its blocks are free and their points have executed (Cuda: are observed). `answers` keeps
 /// what the device said. Returns the bytes.
 fn release_page(
@@ -127,7 +132,6 @@ fn release_page(
     }
     record.first.store(NIL, Relaxed);
     shared.entries[e].pages.remove(&slot);
-    pool.empties[e].lock().retain(|&other| other != slot);
     page::close(slot, device.options.alignment);
     pool.tally.shrink(bytes);
     pool.entry_tally[e].shrink(bytes);
@@ -150,6 +154,7 @@ fn release_while(slow: &mut Slow<'_>, pool: &Arc<Pool>, mut want: impl FnMut(u64
                 given += bytes;
             }
         }
+        unlist_released(pool, e, &shared);
     }
     given
 }
@@ -181,6 +186,7 @@ pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
             }
             release_page(slow, &mut shared, pool, e, slot, &mut answers);
         }
+        unlist_released(pool, e, &shared);
     }
 }
 
@@ -199,6 +205,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
         }
         release_page(slow, &mut shared, pool, e, slot, &mut answers);
     }
+    unlist_released(pool, e, &shared);
 }
 
 /// The host has observed `seen`: frees become everybody's, pages go back above the threshold, streams that are gone are

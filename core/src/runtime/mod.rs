@@ -110,6 +110,7 @@ fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
         }
         cell.get()
     });
+    let _serial = device.enter();
     if let Some(&stream) = device.per_thread.lock().get(&me) {
         return Ok(stream);
     }
