@@ -135,8 +135,8 @@ pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 /// never-recorded event counts as complete.
 pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<()> {
     let (device, stream) = resolve_both(device, stream)?;
-    let recorded = super::event::recorded(event, Some(&device))?;
     let _serial = device.enter();
+    let recorded = super::event::recorded(event, Some(&device))?;
     let (deps, clock) = match recorded {
         Some(recorded) if STREAMS.at(recorded.at.stream.slot()).is(device.uid, recorded.at.stream) => {
             let clock = if rules::off(rules::TRANSITIVE) { None } else { Some(recorded.clock) };
