@@ -130,7 +130,7 @@ static smp_status device_advance(value h) { return smp_model_stream_advance((smp
 static smp_status device_set_capacity(value h) { return smp_model_set_capacity((smp_device)h, 1); }
 static smp_status device_refuse_pages(value h) { return smp_model_refuse_pages((smp_device)h, 0, 1); }
 static smp_status device_refuse_releases(value h) { return smp_model_refuse_releases((smp_device)h, 1); }
-static smp_status device_trace_start(value h) { return smp_trace_start((smp_device)h, "never-written.smptrace"); }
+static smp_status device_trace_start(value h) { return smp_trace_start((smp_device)h, "never-written.smptrace", 0); }
 static smp_status device_trace_stop(value h) { return smp_trace_stop((smp_device)h); }
 
 static smp_status pool_destroy(value h) { return smp_pool_destroy((smp_pool)h); }

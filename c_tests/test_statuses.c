@@ -498,8 +498,8 @@ static void traces_refuse_what_cannot_be_written_or_read(void)
     struct scene t = scene();
     smp_replay_result result = SMP_REPLAY_RESULT_INIT;
     smp_replay_options options = SMP_REPLAY_OPTIONS_INIT;
-    CHECK_REFUSED(smp_trace_start(t.device, NULL), SMP_ERROR_INVALID_VALUE, "path");
-    CHECK_REFUSED(smp_trace_start(t.device, "/nonexistent-folder/trace"), SMP_ERROR_IO, "/nonexistent-folder/trace");
+    CHECK_REFUSED(smp_trace_start(t.device, NULL, 0), SMP_ERROR_INVALID_VALUE, "path");
+    CHECK_REFUSED(smp_trace_start(t.device, "/nonexistent-folder/trace", 0), SMP_ERROR_IO, "/nonexistent-folder/trace");
     CHECK_REFUSED(smp_trace_stop(t.device), SMP_ERROR_NOT_PERMITTED, "record");
     CHECK_REFUSED(smp_trace_replay(NULL, NULL, &result), SMP_ERROR_INVALID_VALUE, "path");
     CHECK_REFUSED(smp_trace_replay("/nonexistent-folder/trace", NULL, &result), SMP_ERROR_IO, "/nonexistent-folder/trace");

@@ -210,7 +210,7 @@ static void run_program(const char *file, struct books *books)
     memset(held, 0, sizeof held);
     state = UINT64_C(0x2545F4914F6CDD1D);
     if (file != NULL)
-        must(smp_trace_start(device, file));
+        must(smp_trace_start(device, file, 0));
     pool = pool_of(device, "sliced(page_size=64KiB, max_slice_size=8KiB, max_pool_size=256KiB); "
                            "sliced(page_size=2MiB, max_pool_size=16MiB, dealloc_period=40); direct(reclaim_at=8MiB); "
                            "exclusive()");
@@ -412,12 +412,12 @@ static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never
 static void a_device_is_recorded_once_at_a_time(void)
 {
     smp_device device = lazy_device();
-    must(smp_trace_start(device, file_named("v2")));
-    CHECK_REFUSED(smp_trace_start(device, "test_trace.never"), SMP_ERROR_NOT_PERMITTED, "record");
+    must(smp_trace_start(device, file_named("v2"), 0));
+    CHECK_REFUSED(smp_trace_start(device, "test_trace.never", 0), SMP_ERROR_NOT_PERMITTED, "record");
     CHECK(fopen("test_trace.never", "r") == NULL);
     CHECK_STATUS(smp_trace_stop(device), SMP_SUCCESS);
     CHECK_REFUSED(smp_trace_stop(device), SMP_ERROR_NOT_PERMITTED, "record");
-    CHECK_STATUS(smp_trace_start(device, path), SMP_SUCCESS); /* and again */
+    CHECK_STATUS(smp_trace_start(device, path, 0), SMP_SUCCESS); /* and again */
     CHECK_STATUS(smp_trace_stop(device), SMP_SUCCESS);
     CHECK_EQ(replayed(path, NULL).allocs, 0);
     remove(path);

@@ -88,7 +88,7 @@ typedef struct CUevent_st *smp_event;
     { (uint32_t)sizeof(smp_replay_options), 0u, (const char *)0, 0u, (smp_replay_progress_fn)0, (void *)0, 0u, 0u, \
       (smp_write_fn)0, (void *)0, { 0u, 0u, 0u, 0u } }
 #define SMP_REPLAY_RESULT_INIT \
-    { (uint32_t)sizeof(smp_replay_result), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0u, 0u, 0u, 0u } }
+    { (uint32_t)sizeof(smp_replay_result), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0u, 0u } }
 #define SMP_ERROR_INIT { (uint32_t)sizeof(smp_error), 0u, 0, 0u, { 0 } }
 
 /** Initialisers of pool entries: the fields that matter to a kind, everything else at its default. */
@@ -396,6 +396,16 @@ typedef struct CUevent_st *smp_event;
 #define SMP_STREAM_EAGER 4
 
 /**
+ * Recorded lines start with their time, in nanoseconds since recording began.
+ */
+#define SMP_TRACE_TIME 1
+
+/**
+ * Take the recorded answers, but do not compare the model's with them.
+ */
+#define SMP_REPLAY_UNVERIFIED 1
+
+/**
  * How a call ended. The numbers are given once and never reused.
  */
 typedef enum smp_status {
@@ -507,7 +517,7 @@ typedef struct smp_access_verdict {
      */
     uint32_t order;
     /**
-     * SMP_FAULT_... bits; what is refuted, or with SMP_ORDER_UNPROVEN what is not proved.
+     * SMP_FAULT_... bits: what is wrong.
      */
     uint32_t faults;
     /**
@@ -539,7 +549,7 @@ typedef struct smp_access_verdict {
      */
     uint64_t missing_seq;
     /**
-     * The verdict in words, with what is missing; UTF-8, ends with a NUL.
+     * The verdict in words, with what is missing; empty if all is well. UTF-8, ends with a NUL, cut if longer.
      */
     char text[256];
 } smp_access_verdict;
@@ -1106,8 +1116,7 @@ typedef struct smp_stream_info {
 } smp_stream_info;
 
 /**
- * Told how far a replay is: `done` of `total` units (events, or bytes if the number of events is not known; total is 0 if
- * neither is). Called now and then, on the replaying thread.
+ * Told how far a replay is: `done` of `total` bytes of the file. Called now and then, on the replaying thread.
  */
 typedef void (*smp_replay_progress_fn)(void *user, uint64_t done, uint64_t total);
 
@@ -1120,7 +1129,7 @@ typedef struct smp_replay_options {
      */
     uint32_t struct_size;
     /**
-     * Zero.
+     * 0 or SMP_REPLAY_UNVERIFIED.
      */
     uint32_t flags;
     /**
@@ -1183,6 +1192,10 @@ typedef struct smp_replay_result {
      */
     uint64_t live_peak;
     /**
+     * The most bytes asked for by allocations that were live, or whose free had not executed.
+     */
+    uint64_t live_and_pending_peak;
+    /**
      * The most bytes used at one time.
      */
     uint64_t used_peak;
@@ -1203,7 +1216,7 @@ typedef struct smp_replay_result {
      */
     uint64_t failures;
     /**
-     * Nanoseconds spent in the pool's calls, the reading of the file excluded.
+     * Nanoseconds spent in the calls, the reading of the file excluded, and device_call_ns for each call to the device.
      */
     uint64_t elapsed_ns;
     /**
@@ -1223,9 +1236,13 @@ typedef struct smp_replay_result {
      */
     uint64_t pools;
     /**
+     * 1 if every recorded answer was compared with the model's, and all agreed; else 0.
+     */
+    uint64_t verified;
+    /**
      * Zero.
      */
-    uint64_t reserved[4];
+    uint64_t reserved[2];
 } smp_replay_result;
 
 #ifdef __cplusplus
@@ -1457,8 +1474,8 @@ smp_status smp_device_get_info(smp_device device, smp_device_info *out);
 smp_status smp_device_synchronize(smp_device device);
 
 /**
- * Closes a device handle. Its pools and blocks outlive it and stay usable, with its streams and events; everything goes
- * with the last pool and block.
+ * Closes a device handle. Its pools and blocks outlive it and stay usable, and with them its streams; its memory goes with
+ * the last of them. Its events can only be destroyed from then on.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED (closed already).
  */
@@ -1820,11 +1837,15 @@ smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream, smp_
  * Starts recording a device to a file: every call that changes state, and every outside answer that mattered, in their
  * true order, as a version-2 trace. While it records, the device's calls run one at a time.
  *
- * `path`: not null; created or replaced; compressed if it ends in ".gz".
+ * The device must hold no page and have no work the host has not observed; its streams and pools are noted at the start.
+ * No other thread may be in a call on the device.
+ * `path`: not null; created or replaced; compressed if it ends in ".gz". `trace_flags`: 0 or SMP_TRACE_TIME.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE, SMP_ERROR_IO;
- * SMP_ERROR_NOT_PERMITTED if the device is recorded already.
+ * SMP_ERROR_NOT_PERMITTED if the device is recorded already, is not at rest, or is in a call.
  */
-smp_status smp_trace_start(smp_device device, const char *path);
+smp_status smp_trace_start(smp_device device,
+                           const char *path,
+                           uint32_t trace_flags);
 
 /**
  * Stops recording and completes the file.

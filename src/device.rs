@@ -168,8 +168,8 @@ pub extern "C" fn smp_device_synchronize(device: smp_device) -> smp_status {
     call(|| device::synchronize(device.id()))
 }
 
-/// Closes a device handle. Its pools and blocks outlive it and stay usable, with its streams and events; everything goes
-/// with the last pool and block.
+/// Closes a device handle. Its pools and blocks outlive it and stay usable, and with them its streams; its memory goes with
+/// the last of them. Its events can only be destroyed from then on.
 ///
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED (closed already).
 #[unsafe(no_mangle)]

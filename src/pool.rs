@@ -220,7 +220,7 @@ pub unsafe extern "C" fn smp_pool_create_from_spec(
     call(|| {
         not_null(out, "out")?;
         // SAFETY: null or the caller's NUL-terminated text.
-        let config = unsafe { text(spec, "spec") }.and_then(pending_spec)?;
+        let config = pool::spec::parse(unsafe { text(spec, "spec") }?)?;
         let pool = pool::create(device.id(), &config)?;
         // SAFETY: checked for null above; the caller's to write.
         unsafe { out.write(smp_pool::of(pool)) };
@@ -348,8 +348,4 @@ unsafe impl Sync for User {}
 /// The refusal of a callback that must be there.
 pub(crate) fn needed<F>(callback: Option<F>, argument: &str) -> smp_core::Result<F> {
     callback.ok_or_else(|| null(argument))
-}
-
-fn pending_spec(_: &str) -> smp_core::Result<smp_core::PoolConfig> {
-    Err(smp_core::Error::new(smp_core::Status::NotSupported, "specifications are not built yet"))
 }

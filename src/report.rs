@@ -4,7 +4,7 @@ use crate::boundary::{call, invalid};
 use crate::handle::{Handle, smp_pool};
 use crate::pool::needed;
 use crate::status::smp_status;
-use smp_core::{Error, Result, Status};
+use smp_core::{Error, Result, Status, report};
 use std::ffi::{c_char, c_int, c_void};
 
 /// A table for people.
@@ -30,8 +30,8 @@ pub unsafe extern "C" fn smp_pool_report(
     call(|| {
         let write = needed(write, "write")?;
         let text = match format {
-            SMP_REPORT_TEXT => pending(pool)?,
-            SMP_REPORT_JSON => pending(pool)?,
+            SMP_REPORT_TEXT => report::text(pool.id())?,
+            SMP_REPORT_JSON => report::json(pool.id())?,
             format => return Err(invalid(format_args!("format is {format}, which is no report format"))),
         };
         // SAFETY: the caller's function and pointer, used during the call only.
@@ -53,9 +53,4 @@ pub(crate) unsafe fn emit(
         0 => Ok(()),
         code => Err(Error::new(Status::Io, format_args!("the write function refused with {code}"))),
     }
-}
-
-fn pending(pool: smp_pool) -> Result<String> {
-    smp_core::pool::stats(pool.id())?;
-    Err(Error::new(Status::NotSupported, "reports are not built yet"))
 }

@@ -1,21 +1,35 @@
 //! Traces: recording what a program does, and replaying it on the model.
 
-use crate::boundary::call;
-use crate::boundary::sized;
-use crate::handle::smp_device;
-use crate::report::smp_write_fn;
+use crate::boundary::{Out, call, flags, invalid, null, read, reserved, sized, text};
+use crate::handle::{Handle, smp_device};
+use crate::report::{SMP_REPORT_JSON, emit, smp_write_fn};
 use crate::status::smp_status;
-use std::ffi::{c_char, c_void};
+use smp_core::Result;
+use smp_core::trace::{self, ReplayOptions};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Recorded lines start with their time, in nanoseconds since recording began.
+pub const SMP_TRACE_TIME: u32 = 1;
 
 /// Starts recording a device to a file: every call that changes state, and every outside answer that mattered, in their
 /// true order, as a version-2 trace. While it records, the device's calls run one at a time.
 ///
-/// `path`: not null; created or replaced; compressed if it ends in ".gz".
+/// The device must hold no page and have no work the host has not observed; its streams and pools are noted at the start.
+/// No other thread may be in a call on the device.
+/// `path`: not null; created or replaced; compressed if it ends in ".gz". `trace_flags`: 0 or SMP_TRACE_TIME.
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE, SMP_ERROR_IO;
-/// SMP_ERROR_NOT_PERMITTED if the device is recorded already.
+/// SMP_ERROR_NOT_PERMITTED if the device is recorded already, is not at rest, or is in a call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smp_trace_start(device: smp_device, path: *const c_char) -> smp_status {
-    call(pending)
+pub unsafe extern "C" fn smp_trace_start(device: smp_device, path: *const c_char, trace_flags: u32) -> smp_status {
+    call(|| {
+        flags(trace_flags, SMP_TRACE_TIME, "flags")?;
+        // SAFETY: null or the caller's NUL-terminated text.
+        let path = unsafe { file(path, "path") }?;
+        let with_time = if trace_flags & SMP_TRACE_TIME != 0 { trace::TIME } else { 0 };
+        trace::start(device.id(), path, with_time)
+    })
 }
 
 /// Stops recording and completes the file.
@@ -24,12 +38,14 @@ pub unsafe extern "C" fn smp_trace_start(device: smp_device, path: *const c_char
 /// SMP_ERROR_IO if writing failed, now or since the start.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_trace_stop(device: smp_device) -> smp_status {
-    call(pending)
+    call(|| trace::stop(device.id()))
 }
 
-/// Told how far a replay is: `done` of `total` units (events, or bytes if the number of events is not known; total is 0 if
-/// neither is). Called now and then, on the replaying thread.
+/// Told how far a replay is: `done` of `total` bytes of the file. Called now and then, on the replaying thread.
 pub type smp_replay_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64)>;
+
+/// Take the recorded answers, but do not compare the model's with them.
+pub const SMP_REPLAY_UNVERIFIED: u32 = 1;
 
 /// How to replay. Start from SMP_REPLAY_OPTIONS_INIT.
 #[repr(C)]
@@ -37,7 +53,7 @@ pub type smp_replay_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void,
 pub struct smp_replay_options {
     /// Set by SMP_REPLAY_OPTIONS_INIT.
     pub struct_size: u32,
-    /// Zero.
+    /// 0 or SMP_REPLAY_UNVERIFIED.
     pub flags: u32,
     /// Pool specification to use instead of the trace's, as in smp_pool_create_from_spec; null: the trace's own, the
     /// default preset for a version-1 trace. With another one the recorded answers are not compared.
@@ -72,6 +88,8 @@ pub struct smp_replay_result {
     pub events: u64,
     /// The most bytes asked for by live allocations at one time.
     pub live_peak: u64,
+    /// The most bytes asked for by allocations that were live, or whose free had not executed.
+    pub live_and_pending_peak: u64,
     /// The most bytes used at one time.
     pub used_peak: u64,
     /// The most bytes of pages held at one time.
@@ -82,7 +100,7 @@ pub struct smp_replay_result {
     pub device_calls: u64,
     /// Allocations that failed.
     pub failures: u64,
-    /// Nanoseconds spent in the pool's calls, the reading of the file excluded.
+    /// Nanoseconds spent in the calls, the reading of the file excluded, and device_call_ns for each call to the device.
     pub elapsed_ns: u64,
     /// Allocations.
     pub allocs: u64,
@@ -92,8 +110,10 @@ pub struct smp_replay_result {
     pub streams: u64,
     /// Pools.
     pub pools: u64,
+    /// 1 if every recorded answer was compared with the model's, and all agreed; else 0.
+    pub verified: u64,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 2],
 }
 
 sized!(smp_replay_options, "smp_replay_options", 96);
@@ -111,9 +131,79 @@ pub unsafe extern "C" fn smp_trace_replay(
     options: *const smp_replay_options,
     out: *mut smp_replay_result,
 ) -> smp_status {
-    call(pending)
+    call(|| {
+        // SAFETY: null or the caller's NUL-terminated text.
+        let path = unsafe { file(path, "path") }?;
+        // SAFETY: null or a struct of the size it states.
+        let out = unsafe { Out::new(out, "out") }?;
+        let given = match options.is_null() {
+            true => None,
+            // SAFETY: not null, so a struct of the size it states.
+            false => Some(unsafe { read(options, "options") }?),
+        };
+        let mut progress: Box<dyn FnMut(u64, u64)>;
+        let mut options = ReplayOptions::default();
+        if let Some(given) = &given {
+            flags(given.flags, SMP_REPLAY_UNVERIFIED, "options->flags")?;
+            reserved(&[given.reserved0.into()], "options")?;
+            reserved(&given.reserved, "options")?;
+            if given.report_format > SMP_REPORT_JSON {
+                let format = given.report_format;
+                return Err(invalid(format_args!("options->report_format is {format}, which is no report format")));
+            }
+            if !given.pools.is_null() {
+                // SAFETY: not null, so the caller's NUL-terminated text.
+                options.pools = Some(unsafe { text(given.pools, "options->pools") }?);
+            }
+            options.device_call_ns = given.device_call_ns;
+            options.verify = given.flags & SMP_REPLAY_UNVERIFIED == 0;
+            if let Some(told) = given.progress {
+                let user = given.progress_user;
+                // SAFETY: the caller's function and pointer, used during this call and on this thread only.
+                progress = Box::new(move |done, total| unsafe { told(user, done, total) });
+                options.progress = Some(&mut *progress);
+            }
+        }
+        let found = trace::replay(path, options)?;
+        if let Some((given, write)) = given.as_ref().and_then(|given| Some((given, given.report?))) {
+            for pool in &found.pools {
+                let text = if given.report_format == SMP_REPORT_JSON { &pool.json } else { &pool.text };
+                // SAFETY: the caller's function and pointer, used during the call only.
+                unsafe { emit(write, given.report_user, text) }?;
+            }
+        }
+        out.write(smp_replay_result {
+            struct_size: 0,
+            version: found.version,
+            events: found.events,
+            live_peak: found.live_peak,
+            live_and_pending_peak: found.live_plus_pending_peak,
+            used_peak: found.used_peak,
+            reserved_peak: found.reserved_peak,
+            pages_peak: found.pages_peak,
+            device_calls: found.device_calls,
+            failures: found.failures,
+            elapsed_ns: found.elapsed_ns,
+            allocs: found.allocs,
+            frees: found.frees,
+            streams: found.streams,
+            pools: found.pools.len() as u64,
+            verified: found.verified.into(),
+            reserved: [0; 2],
+        });
+        Ok(())
+    })
 }
 
-fn pending() -> smp_core::Result<()> {
-    Err(smp_core::Error::new(smp_core::Status::NotSupported, "traces are not built yet"))
+/// A caller's file name, which need not be UTF-8.
+///
+/// # Safety
+/// `path` is null or points to a NUL-terminated string that stays unchanged for `'a`.
+unsafe fn file<'a>(path: *const c_char, argument: &str) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(null(argument));
+    }
+    // SAFETY: not null, so NUL-terminated.
+    let name = unsafe { CStr::from_ptr(path) };
+    Ok(Path::new(OsStr::from_bytes(name.to_bytes())))
 }

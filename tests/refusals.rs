@@ -687,9 +687,10 @@ fn traces_name_the_file_they_cannot_have() {
     let mut result = sized!(smp_replay_result);
     // SAFETY: all pointers are valid, or null where that is tested.
     unsafe {
-        refused(smp_trace_start(device, path.as_ptr()), SMP_ERROR_IO, &["/nonexistent-folder/trace"]);
-        refused(smp_trace_start(device, ptr::null()), SMP_ERROR_INVALID_VALUE, &["path must not be null"]);
-        refused(smp_trace_stop(device), SMP_ERROR_NOT_PERMITTED, &[]);
+        refused(smp_trace_start(device, path.as_ptr(), 0), SMP_ERROR_IO, &["/nonexistent-folder/trace"]);
+        refused(smp_trace_start(device, ptr::null(), 0), SMP_ERROR_INVALID_VALUE, &["path must not be null"]);
+        refused(smp_trace_start(device, path.as_ptr(), 2), SMP_ERROR_INVALID_VALUE, &["flags", "0x2"]);
+        refused(smp_trace_stop(device), SMP_ERROR_NOT_PERMITTED, &["record"]);
         let status = smp_trace_replay(path.as_ptr(), ptr::null(), &mut result);
         refused(status, SMP_ERROR_IO, &["/nonexistent-folder/trace"]);
         let status = smp_trace_replay(ptr::null(), ptr::null(), &mut result);

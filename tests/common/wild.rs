@@ -1063,7 +1063,7 @@ impl<S: Source> World<S> {
                 let path = self.path();
                 let path = self.nullable(path.as_ptr().cast_mut());
                 // SAFETY: as above.
-                unsafe { smp_trace_start(self.device(), path) }
+                unsafe { smp_trace_start(self.device(), path, self.number(1)) }
             }
             "smp_trace_stop" => smp_trace_stop(self.device()),
             "smp_trace_replay" => {
