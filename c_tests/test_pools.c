@@ -666,18 +666,18 @@ static void the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void
     struct scene t = lazy("preset(sub-slices)");
     smp_allocation a;
     smp_pool by_null = NULL;
-    CHECK_EQ(entry_of(alloc_on(t.pool, 128 * KIB, t.s1)), 0);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 64 * KIB, t.s1)), 0);
     CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
-    CHECK_EQ(entry_of(alloc_on(t.pool, 128 * KIB + 1, t.s1)), 1);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 64 * KIB + 1, t.s1)), 1);
     CHECK_EQ(entry_stats(t.pool, 1).reserved, 32 * MIB);
-    CHECK_EQ(entry_of(alloc_on(t.pool, 4 * MIB + 1, t.s1)), 2);
+    CHECK_EQ(entry_of(alloc_on(t.pool, 16 * MIB + 1, t.s1)), 2);
     CHECK_EQ(entry_stats(t.pool, 2).reserved, 256 * MIB);
-    a = alloc_on(t.pool, 64 * MIB + 1, t.s1);
+    a = alloc_on(t.pool, 128 * MIB + 1, t.s1);
     CHECK_EQ(entry_of(a), 3);
-    CHECK_EQ(block_size(a), 66 * MIB);
+    CHECK_EQ(block_size(a), 130 * MIB);
     CHECK_EQ(attribute(t.pool, 4), UINT64_MAX);
     must(smp_pool_create(t.device, NULL, &by_null));
-    CHECK_EQ(entry_of(alloc_on(by_null, 4 * MIB + 1, t.s1)), 2);
+    CHECK_EQ(entry_of(alloc_on(by_null, 16 * MIB + 1, t.s1)), 2);
     must(smp_pool_destroy(by_null));
     scene_end(&t);
 }
