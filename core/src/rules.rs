@@ -1,7 +1,7 @@
 //! Switches that turn one rule off, in test builds only (feature `rule-switches`, environment `SMP_RULE_OFF`).
 //!
 //! They exist to show that the tests notice: `scripts/rules.sh` turns each off and prints which tests go red. In a build
-//! without the feature [`off`] is the constant `false`.
+//! without the feature `off` is the constant `false`.
 
 macro_rules! rules {
     ($($name:ident = $text:literal, $what:literal;)*) => {

@@ -283,3 +283,60 @@ fn threads_that_share_nothing_never_race_and_all_is_forgotten_in_the_end() {
     assert_eq!((stats.live, stats.racing_frees, clean), (0, 0, 0));
     pool::check_invariants(pool).unwrap();
 }
+
+#[test]
+fn threads_that_note_anything_anywhere_while_blocks_come_and_go_disturb_no_figure() {
+    let device = device::open_model(&ModelOptions::default()).unwrap();
+    let pool = sliced(device);
+    let streams: Vec<StreamId> = (0..4).map(|_| stream(device)).collect();
+    let published: Vec<std::sync::atomic::AtomicU64> = (0..8).map(|_| 0.into()).collect();
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (streams, published) = (&streams, &published);
+            scope.spawn(move || {
+                let mut random = thread as u64 + 1;
+                let mut next = |limit: u64| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (random >> 33) % limit
+                };
+                for _ in 0..1500 {
+                    let mine = streams[thread];
+                    let block = pool::alloc_async(pool, 1 + next(3000), mine).unwrap();
+                    published[next(8) as usize].store(pool::pointer(block), relaxed);
+                    for _ in 0..3 {
+                        let ptr = published[next(8) as usize].load(relaxed) + next(600);
+                        let kind = AccessKind::from_number(1 + next(3) as u32).unwrap();
+                        let on = streams[next(4) as usize];
+                        access::note(device, ptr, next(600), on, kind).unwrap();
+                    }
+                    match next(40) {
+                        0 => stream::synchronize(device, mine).unwrap(),
+                        1 => pool::trim_to(pool, 0).unwrap(),
+                        2 => {
+                            access::note(device, published[0].load(relaxed), 1, StreamId(0), AccessKind::Write)
+                                .unwrap();
+                        }
+                        _ => {}
+                    }
+                    match next(3) {
+                        0 => pool::free(block).unwrap(),
+                        on => pool::free_async(block, streams[on as usize]).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    let stats = pool::stats(pool).unwrap();
+    assert_eq!((stats.live, stats.used, stats.requested, stats.allocs, stats.frees), (0, 0, 0, 6000, 6000));
+    assert!(stats.racing_frees > 0 && stats.racing_frees <= stats.frees, "{}", stats.racing_frees);
+    pool::check_invariants(pool).unwrap();
+    // Nothing noted is left: a free that follows nothing is no racing free any more.
+    let (one, other) = (stream(device), stream(device));
+    let before = stats.racing_frees;
+    for _ in 0..100 {
+        let block = pool::alloc_async(pool, 512, one).unwrap();
+        pool::free_async(block, other).unwrap();
+    }
+    assert_eq!(pool::stats(pool).unwrap().racing_frees, before);
+}
