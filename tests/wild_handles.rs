@@ -36,13 +36,15 @@ fn any_handle_at_any_time_gets_an_error_and_changes_nothing() {
         assert!(world.step(), "call {call}: a seed never runs dry");
     }
     let (called, statuses, compared) = (world.calls.clone(), world.statuses.clone(), world.compared);
+    let replayed = world.replayed;
     world.end();
 
-    println!("statuses {statuses:?}; {compared} errors compared");
+    println!("statuses {statuses:?}; {compared} errors compared; {replayed} recordings replayed");
     if calls >= 1_000_000 {
         let declared = function_names(include_str!("../include/smp.h"));
         let called: BTreeSet<String> = called.keys().map(|name| name.to_string()).collect();
         assert_eq!(called, declared, "every function of the header is called");
+        assert!(replayed > 20, "only {replayed} recordings were replayed");
         let successes = statuses[&0];
         assert!(successes > calls * 2 / 5, "only {successes} calls got past their checks");
         assert!(compared > calls / 100, "only {compared} errors had figures compared");

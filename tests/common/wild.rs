@@ -11,6 +11,7 @@ use smp::smp_status::*;
 use smp::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -176,7 +177,11 @@ pub struct World<S> {
     /// The device that this call is mostly about, so that many calls get past the first check.
     home: u64,
     stale: Vec<u64>,
-    scratch: std::path::PathBuf,
+    scratch: PathBuf,
+    /// What records which device.
+    recordings: HashMap<u64, PathBuf>,
+    /// Recordings that were replayed and agreed.
+    pub replayed: u64,
     /// Calls made, by function.
     pub calls: BTreeMap<&'static str, u64>,
     /// Calls made, by status.
@@ -215,6 +220,10 @@ unsafe extern "C" fn on_progress(_: *mut c_void, done: u64, total: u64) {
     assert!(total == 0 || done <= total);
 }
 
+fn c_path(path: PathBuf) -> CString {
+    CString::new(path.into_os_string().into_encoded_bytes()).expect("paths hold no NUL")
+}
+
 /// A struct of any stated size, with enough of the caller's memory behind it.
 #[repr(C, align(8))]
 struct Roomy<T> {
@@ -224,7 +233,7 @@ struct Roomy<T> {
 
 impl<S: Source> World<S> {
     /// Nothing yet; `scratch` is a file it may write.
-    pub fn new(source: S, scratch: std::path::PathBuf) -> Self {
+    pub fn new(source: S, scratch: PathBuf) -> Self {
         World {
             source,
             devices: Live::default(),
@@ -236,6 +245,8 @@ impl<S: Source> World<S> {
             home: 0,
             stale: Vec::new(),
             scratch,
+            recordings: HashMap::new(),
+            replayed: 0,
             calls: BTreeMap::new(),
             statuses: BTreeMap::new(),
             compared: 0,
@@ -449,7 +460,29 @@ impl<S: Source> World<S> {
             3 => "/dev/null".into(),
             _ => self.scratch.clone(),
         };
-        CString::new(path.into_os_string().into_encoded_bytes()).expect("paths hold no NUL")
+        c_path(path)
+    }
+
+    /// Records a device that was just opened, so that what follows can be replayed.
+    fn record(&mut self, device: smp_device) {
+        let suffix = if self.one_in(8) { ".gz" } else { "" };
+        let path = self.scratch.with_extension(format!("{:x}{suffix}", device.addr()));
+        let flags = self.below(2) as u32 * SMP_TRACE_TIME;
+        // SAFETY: the path ends with a NUL.
+        super::ok(unsafe { smp_trace_start(device, c_path(path.clone()).as_ptr(), flags) });
+        self.recordings.insert(device.addr() as u64, path);
+    }
+
+    /// Replays what was recorded of a device, if this is what recorded it: every answer must be the same.
+    fn replay(&mut self, device: smp_device) {
+        let Some(path) = self.recordings.remove(&(device.addr() as u64)) else { return };
+        let mut result = sized!(smp_replay_result);
+        // SAFETY: the path ends with a NUL, and the struct states its size.
+        let status = unsafe { smp_trace_replay(c_path(path.clone()).as_ptr(), ptr::null(), &mut result) };
+        assert!(status == SMP_SUCCESS, "{status:?}: {} (kept)", last_error().1);
+        assert_eq!(result.verified, 1);
+        let _ = std::fs::remove_file(path);
+        self.replayed += 1;
     }
 
     // ---- keeping the world peopled -----------------------------------------------------------------------------------
@@ -463,6 +496,9 @@ impl<S: Source> World<S> {
             // SAFETY: both pointers are valid.
             super::ok(unsafe { smp_device_open(&desc, &mut device) });
             self.devices.insert(device.addr() as u64);
+            if self.one_in(2) {
+                self.record(device);
+            }
         }
         let device: smp_device = ptr::without_provenance_mut(self.some_live(Kind::Device) as usize);
         if self.pools.len() < 3 {
@@ -1065,7 +1101,14 @@ impl<S: Source> World<S> {
                 // SAFETY: as above.
                 unsafe { smp_trace_start(self.device(), path, self.number(1)) }
             }
-            "smp_trace_stop" => smp_trace_stop(self.device()),
+            "smp_trace_stop" => {
+                let device = self.device();
+                let status = smp_trace_stop(device);
+                if status == SMP_SUCCESS {
+                    self.replay(device);
+                }
+                status
+            }
             "smp_trace_replay" => {
                 let (path, pools) = (self.path(), self.text());
                 let mut options = sized!(smp_replay_options);
@@ -1142,7 +1185,9 @@ impl<S: Source> World<S> {
         for device in self.devices.list.clone() {
             let device = ptr::without_provenance_mut(device as usize);
             super::ok(smp_model_refuse_releases(device, 0));
-            let _ = smp_trace_stop(device);
+            if smp_trace_stop(device) == SMP_SUCCESS {
+                self.replay(device);
+            }
         }
         for allocation in self.allocations.list.clone() {
             super::ok(smp_free(ptr::without_provenance_mut(allocation as usize)));
@@ -1171,6 +1216,9 @@ impl<S: Source> World<S> {
             assert_eq!((info.reserved, info.pools), (0, 0), "memory stayed behind");
             super::ok(smp_device_close(device));
         }
-        let _ = std::fs::remove_file(&self.scratch);
+        // Devices that were closed while recorded leave theirs.
+        for path in self.recordings.into_values().chain([self.scratch]) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
