@@ -504,7 +504,7 @@ static void traces_refuse_what_cannot_be_written_or_read(void)
     CHECK_REFUSED(smp_trace_replay(NULL, NULL, &result), SMP_ERROR_INVALID_VALUE, "path");
     CHECK_REFUSED(smp_trace_replay("/nonexistent-folder/trace", NULL, &result), SMP_ERROR_IO, "/nonexistent-folder/trace");
     CHECK_REFUSED(smp_trace_replay("/nonexistent-folder/trace", NULL, NULL), SMP_ERROR_INVALID_VALUE, "out");
-    options.flags = 1;
+    options.flags = 2;
     CHECK_REFUSED(smp_trace_replay("/nonexistent-folder/trace", &options, &result), SMP_ERROR_INVALID_VALUE, "flags");
     scene_end(&t);
 }

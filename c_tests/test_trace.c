@@ -185,6 +185,25 @@ static int append(void *user, const char *text, uint64_t length)
     return 0;
 }
 
+/* The first report only: the program's pool is the first one made. */
+static int append_first(void *user, const char *text, uint64_t length)
+{
+    return ((struct books *)user)->json_length == 0 ? append(user, text, length) : 0;
+}
+
+/* The library's own memory is no figure of the model. */
+static void without_metadata(char *json)
+{
+    static const char key[] = "\"metadata_bytes\":";
+    char *at_key = json;
+    while ((at_key = strstr(at_key, key)) != NULL) {
+        char *digits = at_key += sizeof key - 1;
+        while (*digits >= '0' && *digits <= '9')
+            ++digits;
+        memmove(at_key, digits, strlen(digits) + 1);
+    }
+}
+
 static int always_once(void *user, const smp_out_of_memory *info)
 {
     int *calls = (int *)user;
@@ -194,8 +213,8 @@ static int always_once(void *user, const smp_out_of_memory *info)
 
 enum { HELD = 48 };
 
-/* Every kind of call, at random; recorded to `file` if that is not null. */
-static void run_program(const char *file, struct books *books)
+/* Every kind of call, at random; recorded to `file` with `flags` if that is not null. */
+static void run_program(const char *file, uint32_t flags, struct books *books)
 {
     smp_device device = lazy_device();
     smp_stream s[4];
@@ -210,7 +229,7 @@ static void run_program(const char *file, struct books *books)
     memset(held, 0, sizeof held);
     state = UINT64_C(0x2545F4914F6CDD1D);
     if (file != NULL)
-        must(smp_trace_start(device, file, 0));
+        must(smp_trace_start(device, file, flags));
     pool = pool_of(device, "sliced(page_size=64KiB, max_slice_size=8KiB, max_pool_size=256KiB); "
                            "sliced(page_size=2MiB, max_pool_size=16MiB, dealloc_period=40); direct(reclaim_at=8MiB); "
                            "exclusive()");
@@ -267,7 +286,7 @@ static void run_program(const char *file, struct books *books)
         } else if (dice < 96) {
             set_attribute(pool, 4, next_random() % 2 == 0 ? 4 * MIB : SMP_NONE);
         } else if (dice < 97) {
-            must(smp_model_refuse_pages(device, next_random() % 4, next_random() % 3));
+            must(smp_model_refuse_pages(device, next_random() % 4, next_random() % 40));
         } else if (dice < 98) {
             smp_pool passing = pool_of(device, "preset(cuda)");
             must(smp_pool_destroy(passing));
@@ -290,7 +309,7 @@ static void a_recorded_run_replays_to_the_same_figures(void)
 {
     static struct books books;
     smp_replay_result r;
-    run_program(file_named("v2"), &books);
+    run_program(file_named("v2"), 0, &books);
     /* The program must have come to all that is interesting, or it shows nothing. */
     CHECK(books.stats.failures > 0);
     CHECK(books.stats.page_refusals > 0);
@@ -311,14 +330,36 @@ static void a_recorded_run_replays_to_the_same_figures(void)
     CHECK_EQ(r.reserved_peak, books.stats.reserved_high);
     CHECK_EQ(r.pages_peak, books.stats.pages_high);
     CHECK_EQ(r.device_calls, books.stats.device_calls);
+    CHECK_EQ(r.verified, 1);
+    CHECK(r.live_and_pending_peak >= r.live_peak);
+    CHECK(r.live_and_pending_peak <= r.reserved_peak);
+    remove(path);
+}
+
+static void the_report_of_a_replayed_pool_is_the_recorded_pools_word_for_word(void)
+{
+    static struct books books, again;
+    smp_replay_options options = SMP_REPLAY_OPTIONS_INIT;
+    smp_replay_result r = SMP_REPLAY_RESULT_INIT;
+    run_program(file_named("v2"), 0, &books);
+    memset(&again, 0, sizeof again);
+    options.report = append_first;
+    options.report_user = &again;
+    options.report_format = SMP_REPORT_JSON;
+    must(smp_trace_replay(path, &options, &r));
+    without_metadata(books.json);
+    without_metadata(again.json);
+    CHECK(strlen(books.json) > 1000);
+    CHECK_STR(again.json, books.json); /* figures of the pool and of each entry, policies, threshold */
     remove(path);
 }
 
 static void recording_changes_no_figure(void)
 {
     static struct books with, without;
-    run_program(file_named("v2"), &with);
-    run_program(NULL, &without);
+    run_program(file_named("v2"), 0, &with);
+    run_program(NULL, 0, &without);
+    with.stats.metadata_bytes = without.stats.metadata_bytes = 0; /* the library's own memory, no figure of the model */
     CHECK(memcmp(&with.stats, &without.stats, sizeof with.stats) == 0);
     CHECK_EQ(with.live_peak, without.live_peak);
     remove(path);
@@ -331,9 +372,9 @@ static void recording_twice_writes_the_same_bytes(void)
     FILE *a, *b;
     long same = 0;
     int x, y;
-    run_program(file_named("v2a"), &books);
+    run_program(file_named("v2a"), 0, &books);
     strcpy(first, path);
-    run_program(file_named("v2b"), &books);
+    run_program(file_named("v2b"), 0, &books);
     a = fopen(first, "rb");
     b = fopen(path, "rb");
     CHECK(a != NULL && b != NULL);
@@ -358,10 +399,10 @@ static void a_trace_that_ends_in_gz_is_compressed_and_replays_the_same(void)
     smp_replay_result plain, packed;
     unsigned char magic[2] = {0, 0};
     FILE *file;
-    run_program(file_named("v2"), &books);
+    run_program(file_named("v2"), 0, &books);
     plain = replayed(path, NULL);
     remove(path);
-    run_program(file_named("v2.gz"), &books);
+    run_program(file_named("v2.gz"), 0, &books);
     file = fopen(path, "rb");
     CHECK(file != NULL && fread(magic, 1, 2, file) == 2);
     if (file != NULL)
@@ -383,7 +424,7 @@ static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never
     smp_replay_result r = SMP_REPLAY_RESULT_INIT;
     FILE *file;
     size_t length, i, changed = 0, accepted = 0;
-    run_program(file_named("v2"), &books);
+    run_program(file_named("v2"), 0, &books);
     file = fopen(path, "rb");
     length = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file != NULL)
@@ -407,6 +448,61 @@ static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never
     CHECK(changed >= 10);
     CHECK_EQ(accepted, 0);
     remove(path);
+}
+
+static void other_pools_or_a_wish_leave_the_answers_uncompared(void)
+{
+    static struct books books;
+    smp_replay_options options = SMP_REPLAY_OPTIONS_INIT;
+    smp_replay_result r = SMP_REPLAY_RESULT_INIT;
+    run_program(file_named("v2"), 0, &books);
+    options.flags = SMP_REPLAY_UNVERIFIED;
+    must(smp_trace_replay(path, &options, &r));
+    CHECK_EQ(r.verified, 0);
+    CHECK_EQ(r.reserved_peak, books.stats.reserved_high); /* the same pools, so the same figures */
+    options.flags = 0;
+    options.pools = "sliced(page_size=4MiB)";
+    must(smp_trace_replay(path, &options, &r));
+    CHECK_EQ(r.verified, 0);
+    CHECK_EQ(r.reserved_peak % (4 * MIB), 0);
+    remove(path);
+}
+
+static void a_trace_with_times_replays_the_same(void)
+{
+    static struct books books;
+    smp_replay_result r;
+    run_program(file_named("v2"), SMP_TRACE_TIME, &books);
+    r = replayed(path, NULL);
+    CHECK_EQ(r.verified, 1);
+    CHECK_EQ(r.allocs, books.stats.allocs);
+    CHECK_EQ(r.reserved_peak, books.stats.reserved_high);
+    remove(path);
+}
+
+static void a_device_that_is_not_at_rest_is_not_recorded(void)
+{
+    smp_device device = lazy_device();
+    smp_pool pool = pool_of(device, "sliced(page_size=2MiB)");
+    smp_stream s = new_stream(device);
+    kernel(device, s, 1);
+    CHECK_REFUSED(smp_trace_start(device, "test_trace.never", 0), SMP_ERROR_NOT_PERMITTED, "observed");
+    sync(device, s);
+    free_on(alloc_on(pool, 512, s), s);
+    sync(device, s);
+    CHECK_REFUSED(smp_trace_start(device, "test_trace.never", 0), SMP_ERROR_NOT_PERMITTED, "page");
+    CHECK(fopen("test_trace.never", "r") == NULL);
+    must(smp_pool_trim_to(pool, 0));
+    CHECK_REFUSED(smp_trace_start(device, file_named("v2"), 64), SMP_ERROR_INVALID_VALUE, "flags");
+    /* What there is at the start is noted: a pool and a stream made before serve in the replay too. */
+    must(smp_trace_start(device, path, 0));
+    free_on(alloc_on(pool, 1000, s), s);
+    must(smp_trace_stop(device));
+    CHECK_EQ(replayed(path, NULL).live_peak, 1000);
+    CHECK_EQ(replayed(path, NULL).frees, 1);
+    remove(path);
+    must(smp_pool_destroy(pool));
+    must(smp_device_close(device));
 }
 
 static void a_device_is_recorded_once_at_a_time(void)
@@ -468,9 +564,13 @@ TEST_MAIN(RUN(a_version_1_trace_gives_the_figures_counted_by_hand)
           RUN(a_malformed_line_is_refused_with_file_and_line)
           RUN(a_replay_with_a_pool_that_cannot_be_is_refused)
           RUN(a_recorded_run_replays_to_the_same_figures)
+          RUN(the_report_of_a_replayed_pool_is_the_recorded_pools_word_for_word)
           RUN(recording_changes_no_figure)
           RUN(recording_twice_writes_the_same_bytes)
           RUN(a_trace_that_ends_in_gz_is_compressed_and_replays_the_same)
           RUN(a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never_a_success)
+          RUN(other_pools_or_a_wish_leave_the_answers_uncompared)
+          RUN(a_trace_with_times_replays_the_same)
+          RUN(a_device_that_is_not_at_rest_is_not_recorded)
           RUN(a_device_is_recorded_once_at_a_time)
           RUN(progress_goes_forward_and_never_beyond_the_total))
