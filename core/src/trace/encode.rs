@@ -130,7 +130,8 @@ impl Encoder {
     }
 
     fn shown(&self, address: u64) -> u64 {
-        if (FIRST_ADDRESS..END_ADDRESS).contains(&address) { address.wrapping_add(self.shift) } else { address }
+        let there = address.wrapping_add(self.shift);
+        if (FIRST_ADDRESS..END_ADDRESS).contains(&there) { there } else { address }
     }
 
     fn books_of(&mut self, pool: u64) -> Option<&mut PoolBooks> {

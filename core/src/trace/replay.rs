@@ -427,7 +427,13 @@ impl Calls {
             ref answer if answer.is_answer() => {
                 return wrong(&self.name, number, "an answer to no call");
             }
-            _ => {
+            // The calls that may ask the device or give pages back.
+            Line::Free { .. }
+            | Line::Sync { .. }
+            | Line::SyncEvent { .. }
+            | Line::SyncDevice
+            | Line::Trim { .. }
+            | Line::PoolDestroy { .. } => {
                 while self.peek().is_some_and(Line::is_answer) {
                     if let Some((number, line)) = self.next_line()? {
                         call.inner.push(Inner::Answer(number, line));
@@ -435,6 +441,7 @@ impl Calls {
                 }
                 return Ok(call);
             }
+            _ => return Ok(call),
         }
         loop {
             let Some((number, line)) = self.next_line()? else {
@@ -463,6 +470,7 @@ impl Calls {
                     }
                 }
                 line if line.is_answer() => call.inner.push(Inner::Answer(number, line)),
+                Line::End { .. } => return wrong(&self.name, number, "the trace ends inside an allocation"),
                 _ => return wrong(&self.name, number, "an allocation must end with got or fail before the next call"),
             }
         }
@@ -1221,9 +1229,9 @@ impl Engine {
                         None => return Ok(()),
                     },
                     Place::Address(address) => {
-                        let here = address.wrapping_sub(self.shift);
-                        let model = (FIRST_ADDRESS..crate::pool::state::END_ADDRESS).contains(&here);
-                        if model { here } else { address }
+                        // Below the recording's first page it falls below the model's first address: unknown on both sides.
+                        let model = (FIRST_ADDRESS..crate::pool::state::END_ADDRESS).contains(&address);
+                        if model { address.wrapping_sub(self.shift) } else { address }
                     }
                 };
                 self.timed(|| access::note(device, pointer, *size, stream, kind)).map(drop)
