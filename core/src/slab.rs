@@ -85,6 +85,31 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
     }
 }
 
+/// Hashes slots and the like: small numbers of our own making need no defence and spread well by one multiplication.
+#[derive(Default)]
+pub(crate) struct SlotHasher(u64);
+
+impl std::hash::Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// A map keyed by slots.
+pub(crate) type SlotMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<SlotHasher>>;
+
 #[cold]
 #[inline(never)]
 fn never_given_out(slot: u32) -> ! {

@@ -13,8 +13,9 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, PoolId, StreamId};
 use crate::order::{At, Clock, Progress, StreamRef};
 use crate::rules;
+use crate::slab::SlotMap;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -161,7 +162,7 @@ struct Request<'a> {
     stream: Option<StreamRef>,
     name: Option<&'a str>,
     accepting: Vec<usize>,
-    answers: HashMap<StreamRef, u64>,
+    answers: SlotMap<StreamRef, u64>,
     asked: usize,
     refused: bool,
 }
@@ -266,7 +267,7 @@ fn allocate_checked(
         stream,
         name,
         accepting,
-        answers: HashMap::new(),
+        answers: SlotMap::default(),
         asked: 0,
         refused: false,
     };
@@ -409,14 +410,14 @@ impl Request<'_> {
                 return self.commit(slow, &mut shared, Found { index, entry: e, reason });
             }
         }
+        let holders = slow.holders(pool, e);
         if let Some(me) = self.stream {
             let follow = pool.follows();
-            let holders: Vec<StreamRef> = slow.holders(pool, e).into_iter().filter(|&holder| holder != me).collect();
             let cover = |slow: &mut Slow<'_>, holder: StreamRef| slow.state(holder.slot()).covered_by(&clock);
-            // 3. Policy 1.
-            if follow {
+            // 3. Policy 1. A clock without entries covers nothing of another stream.
+            if follow && !clock.entries().is_empty() {
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
-                for &holder in &holders {
+                for &holder in holders.iter().filter(|&&holder| holder != me) {
                     let upto = cover(&mut slow, holder);
                     if upto > 0 {
                         let index = fit(slow.bins(holder, pool, e), Upto::Seq(upto));
@@ -459,7 +460,7 @@ impl Request<'_> {
         // 6. Spans.
         let tally = &pool.entry_tally[e];
         if entry.carves() && tally.reserved.load(Relaxed).saturating_sub(tally.used.get()) >= need {
-            if let Some(found) = self.span(&mut slow, &mut shared, e, &clock)? {
+            if let Some(found) = self.span(&mut slow, &mut shared, e, &holders, &clock)? {
                 return self.commit(slow, &mut shared, found);
             }
         }
@@ -487,7 +488,7 @@ impl Request<'_> {
         let exact = self.pool.entries[e].kind == Kind::Direct;
         let mut heads = BinaryHeap::new();
         let key = |index: u32| (block(index).size(), block(index).addr());
-        for &holder in holders {
+        for &holder in holders.iter().filter(|&&holder| holder != me) {
             let known = self.answers.get(&holder).copied();
             let bins = slow.bins(holder, self.pool, e);
             match known {
@@ -565,32 +566,43 @@ impl Request<'_> {
     }
 
     /// Step 6. The pieces of the best run become one block.
-    fn span(&mut self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, clock: &Clock) -> Result<Option<Found>> {
+    fn span(
+        &mut self,
+        slow: &mut Slow<'_>,
+        shared: &mut PoolShared,
+        e: usize,
+        holders: &[StreamRef],
+        clock: &Clock,
+    ) -> Result<Option<Found>> {
         let pool = self.pool;
         let follow = pool.follows();
-        let holders = slow.holders(pool, e);
-        let mut bound: HashMap<StreamRef, (u64, Reason)> = HashMap::new();
+        let mut bound: SlotMap<StreamRef, (u64, Reason)> = SlotMap::default();
         if let Some(me) = self.stream {
             bound.insert(me, (u64::MAX, Reason::SameStream));
-            if follow {
-                for stream in point_streams(&holders, shared, e) {
-                    if stream != me {
-                        let upto = slow.state(stream.slot()).covered_by(clock);
+            if follow && !clock.entries().is_empty() {
+                for stream in point_streams(holders, shared, e) {
+                    let upto = if stream == me { 0 } else { slow.state(stream.slot()).covered_by(clock) };
+                    if upto > 0 {
                         bound.insert(stream, (upto, Reason::Event));
                     }
                 }
             }
         }
-        let mut locked = holders.clone();
+        let mut locked = holders.to_vec();
         locked.extend(self.stream);
-        let no_answers = HashMap::new();
+        locked.sort_unstable();
+        locked.dedup();
+        let no_answers = SlotMap::default();
         let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
         if chosen.is_none()
             && let Some(me) = self.stream
             && pool.opportunistic.load(Relaxed)
             && !rules::off(rules::POLICY2)
         {
-            for stream in point_streams(&holders, shared, e) {
+            for stream in point_streams(holders, shared, e) {
+                if self.asked >= MAX_QUESTIONS {
+                    break;
+                }
                 if stream != me {
                     self.ask(stream);
                 }
@@ -655,15 +667,15 @@ impl Request<'_> {
         shared: &PoolShared,
         e: usize,
         locked: &[StreamRef],
-        bound: &HashMap<StreamRef, (u64, Reason)>,
-        answers: &HashMap<StreamRef, u64>,
+        bound: &SlotMap<StreamRef, (u64, Reason)>,
+        answers: &SlotMap<StreamRef, u64>,
     ) -> Option<Vec<u32>> {
         // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
         // block outside the largest group, so that group is not gone through.
         let own = &shared.entries[e];
-        let groups: BTreeSet<StreamRef> = locked.iter().copied().collect();
-        let groups: Vec<(u64, StreamRef)> = groups
-            .into_iter()
+        let groups: Vec<(u64, StreamRef)> = locked
+            .iter()
+            .copied()
             .filter(|holder| {
                 bound.get(holder).is_some_and(|&(upto, _)| upto > 0)
                     || answers.get(holder).is_some_and(|&upto| upto > 0)
@@ -1089,8 +1101,8 @@ pub(crate) fn largest_per_stream(mut points: Vec<At>) -> Vec<At> {
 fn usable(
     shared: &PoolShared,
     index: u32,
-    bound: &HashMap<StreamRef, (u64, Reason)>,
-    answers: &HashMap<StreamRef, u64>,
+    bound: &SlotMap<StreamRef, (u64, Reason)>,
+    answers: &SlotMap<StreamRef, u64>,
     locked: &[StreamRef],
 ) -> Option<Reason> {
     let one = |at: At| match bound.get(&at.stream) {
@@ -1112,7 +1124,7 @@ fn usable(
             Some(weakest)
         }
         // Only a locked stream's blocks stay as they are.
-        stream if locked.contains(&stream) => one(At { stream, seq: b.seq() }),
+        stream if locked.binary_search(&stream).is_ok() => one(At { stream, seq: b.seq() }),
         _ => None,
     }
 }

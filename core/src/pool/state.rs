@@ -14,7 +14,7 @@ use crate::device_source::model::ModelDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions};
 use crate::handle::{self, DeviceId, PoolId};
 use crate::order::{self, At, Order, State, StreamRef};
-use crate::slab::Slab;
+use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -295,7 +295,7 @@ pub(crate) struct Pool {
 pub(crate) struct PoolShared {
     pub(crate) entries: Vec<EntryShared>,
     /// Free points of multi blocks, ascending by stream.
-    pub(crate) points: HashMap<u32, Vec<At>>,
+    pub(crate) points: SlotMap<u32, Vec<At>>,
     pub(crate) stock: Stock,
 }
 
@@ -460,23 +460,40 @@ pub(crate) struct Slow<'a> {
     pub(crate) device: &'a Device,
     _slow: MutexGuard<'a, ()>,
     held: Vec<(u32, StreamGuard)>,
+    /// Where in `held` a slot is, once there are too many to look through.
+    places: SlotMap<u32, usize>,
 }
+
+/// How many locked streams are looked through one by one.
+const FEW: usize = 8;
 
 impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
-        Slow { device, _slow: device.slow.lock(), held: Vec::new() }
+        Slow { device, _slow: device.slow.lock(), held: Vec::new(), places: SlotMap::default() }
     }
 
     /// Locks a stream's slot (once) and gives its state.
     pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
-        let index = match self.held.iter().position(|held| held.0 == slot) {
+        let known = match self.held.len() {
+            0..=FEW => self.held.iter().position(|held| held.0 == slot),
+            _ => self.places.get(&slot).copied(),
+        };
+        let index = match known {
             Some(index) => index,
-            None => {
-                self.held.push((slot, STREAMS.at(slot).state.lock()));
-                self.held.len() - 1
-            }
+            None => self.lock_stream(slot),
         };
         &mut self.held[index].1
+    }
+
+    fn lock_stream(&mut self, slot: u32) -> usize {
+        self.held.push((slot, STREAMS.at(slot).state.lock()));
+        let index = self.held.len() - 1;
+        if index == FEW {
+            self.places = self.held.iter().enumerate().map(|(at, held)| (held.0, at)).collect();
+        } else if index > FEW {
+            self.places.insert(slot, index);
+        }
+        index
     }
 
     /// The cache of `pool` on a stream, made if there is none.
