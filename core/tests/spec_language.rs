@@ -254,8 +254,8 @@ impl Random {
         }
     }
     fn config(&mut self) -> PoolConfig {
-        let preset = [None, Some(Preset::Cuda), Some(Preset::SubSlices), Some(Preset::ExclusivePages)]
-            [self.below(4) as usize];
+        let preset =
+            [None, Some(Preset::Cuda), Some(Preset::SubSlices), Some(Preset::ExclusivePages)][self.below(4) as usize];
         let entries = match preset {
             Some(preset) if self.below(2) == 0 => PoolConfig::preset(preset).entries,
             _ => (0..=self.below(4)).map(|_| self.entry()).collect(),
@@ -292,7 +292,8 @@ fn no_text_makes_the_reader_panic_and_refusals_name_a_column_inside() {
         "preset(cuda, max_pool_size=1GiB); release_threshold(none)",
         "like(exclusive-pages); exclusive(max_alloc_size=0, dealloc_period=18446744073709551615)",
     ];
-    let pieces = ["(", ")", ";", ",", "=", "none", "MB", "é", "\u{0}", "99999999999999999999", "preset(cuda)", " ", "-"];
+    let pieces =
+        ["(", ")", ";", ",", "=", "none", "MB", "é", "\u{0}", "99999999999999999999", "preset(cuda)", " ", "-"];
     let (mut good, mut bad) = (0, 0);
     for _ in 0..100_000 {
         let mut text: Vec<char> = seeds[random.below(3) as usize].chars().collect();
