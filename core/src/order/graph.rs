@@ -266,19 +266,27 @@ impl Order {
         }
     }
 
-    /// Runs up to `count` further operations of a stream; answers how many ran.
+    /// Runs up to `count` further operations of a stream; answers how many ran. What runs may let an eager stream
+    /// continue, and that may be what the next operation waits for.
     pub(crate) fn advance<X: Default>(&self, table: &Table<X>, at: StreamRef, count: u64) -> u64 {
         let record = table.at(at.slot());
-        let ran = {
-            let mut state = record.state.lock();
-            let before = record.executed();
-            state.advance(record, before.saturating_add(count), |dep| self.done(table, dep));
-            record.executed() - before
-        };
-        if ran > 0 {
+        let mut ran = 0;
+        loop {
+            let now = {
+                let mut state = record.state.lock();
+                let before = record.executed();
+                state.advance(record, before.saturating_add(count - ran), |dep| self.done(table, dep));
+                record.executed() - before
+            };
+            if now == 0 {
+                return ran;
+            }
+            ran += now;
             self.settle(table, at);
+            if ran == count {
+                return ran;
+            }
         }
-        ran
     }
 
     /// Runs a stream up to `seq` and first, on whatever stream, what that depends on.
