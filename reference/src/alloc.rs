@@ -1,0 +1,520 @@
+//! Which block serves an allocation (§4, §6–§8).
+
+use crate::device::{Allocation, Device};
+use crate::order::{Now, Point, Sort};
+use crate::pool::{Block, Entry, Failure, Page, Reason, State};
+
+/// What is told to an out-of-memory callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct OutOfMemory {
+    pub asked: u64,
+    pub used: u64,
+    pub reserved: u64,
+    pub pending_bytes: u64,
+    pub largest_free: u64,
+    /// `u64::MAX`: unlimited.
+    pub device_free: u64,
+    pub device_total: u64,
+}
+
+/// The most streams policy 2 asks about in one allocation.
+const MOST_QUESTIONS: usize = 8;
+/// The most times the callback is called in one allocation.
+const MOST_CALLBACKS: u64 = 16;
+
+/// One allocation under way.
+struct Request {
+    pool: usize,
+    size: u64,
+    need: u64,
+    alignment: u64,
+    stream: Option<usize>,
+    accepting: Vec<usize>,
+    /// For each stream, what precedes now-on-s.
+    now: Vec<u64>,
+    /// Streams asked by policy 2 since the search began, with what they had executed.
+    answers: Vec<(usize, u64)>,
+    /// The device refused a page in this allocation.
+    refused: bool,
+}
+
+/// Where the block comes from: from the blocks of a page, `first` on, as many as it takes.
+struct Found {
+    entry: usize,
+    base: u64,
+    first: usize,
+    reason: Reason,
+    waits: Vec<Point>,
+}
+
+/// A free block, or a run of them: position, bytes, address.
+#[derive(Clone)]
+struct Spot {
+    base: u64,
+    first: usize,
+    bytes: u64,
+    address: u64,
+    /// The blocks that would be consumed.
+    consumed: Vec<Block>,
+}
+
+impl Spot {
+    fn points(&self) -> impl Iterator<Item = Point> {
+        self.consumed.iter().flat_map(|block| block.points().unwrap_or(&[])).copied()
+    }
+}
+
+/// The first blocks of `blocks` that together have `need` bytes, or all.
+fn consumed(blocks: &[Block], need: u64) -> Vec<Block> {
+    let mut left = need;
+    let mut taken = Vec::new();
+    for block in blocks {
+        if left == 0 {
+            break;
+        }
+        left = left.saturating_sub(block.bytes);
+        taken.push(block.clone());
+    }
+    taken
+}
+
+/// Maximal runs of at least two adjacent usable blocks that have `need` bytes.
+fn runs(page: &Page, need: u64, usable: impl Fn(&Block) -> bool) -> Vec<Spot> {
+    let mut found = Vec::new();
+    let mut first = 0;
+    while first < page.blocks.len() {
+        let length = page.blocks[first..].iter().take_while(|block| usable(block)).count();
+        let run = &page.blocks[first..first + length];
+        let bytes = run.iter().map(|block| block.bytes).sum();
+        if length >= 2 && bytes >= need {
+            let address = run[0].address;
+            found.push(Spot { base: page.base, first, bytes, address, consumed: consumed(run, need) });
+        }
+        first += length.max(1);
+    }
+    found
+}
+
+impl Device {
+    /// An allocation on `stream`, or in host order; `alignment` 0: the device's. The allocation's position.
+    pub fn alloc(&mut self, pool: usize, size: u64, stream: Option<usize>, alignment: u64) -> Result<usize, Failure> {
+        self.pool(pool)?;
+        if let Some(stream) = stream {
+            self.stream(stream)?;
+        }
+        if self.pools[pool].in_callback > 0 {
+            return Err(Failure::NotPermitted);
+        }
+        let unit = self.options.alignment;
+        let alignment = if alignment == 0 { unit } else { alignment };
+        if !alignment.is_power_of_two() || alignment > self.options.granularity {
+            return Err(Failure::InvalidValue);
+        }
+        if stream.is_none() && size == 0 && self.pools[pool].config.is_cuda() {
+            return Err(Failure::InvalidValue);
+        }
+        let answer = self.alloc_checked(pool, size, stream, alignment.max(unit));
+        if answer.is_err() {
+            self.pools[pool].counted.failures += 1;
+        }
+        answer
+    }
+
+    fn alloc_checked(
+        &mut self,
+        pool: usize,
+        size: u64,
+        stream: Option<usize>,
+        alignment: u64,
+    ) -> Result<usize, Failure> {
+        let unit = self.options.alignment;
+        // §4: in more bits than a size has, so that nothing overflows.
+        let need = u128::from(size.max(1)).next_multiple_of(u128::from(unit)) + u128::from(alignment - unit);
+        let need = if need <= 1 << 47 { Some(need as u64) } else { None };
+        let shelves = &self.pools[pool].shelves;
+        let accepting: Vec<usize> =
+            (0..shelves.len()).filter(|&entry| shelves[entry].kind.accepts(size, need)).collect();
+        if accepting.is_empty() {
+            return Err(Failure::SizeNotAccepted);
+        }
+        let Some(need) = need else { return Err(Failure::OutOfMemory) };
+        let mut request = Request {
+            pool,
+            size,
+            need,
+            alignment,
+            stream,
+            accepting,
+            now: Vec::new(),
+            answers: Vec::new(),
+            refused: false,
+        };
+        let mut synchronised = false;
+        let mut callbacks = 0;
+        loop {
+            request.answers.clear();
+            request.now = stream.map_or(Vec::new(), |stream| self.graph.precedes_now(stream, Now::Allocation));
+            if let Some(found) = self.search(&mut request) {
+                return Ok(self.take(&request, found));
+            }
+            if request.refused
+                && self.release_everything(pool)
+                && let Some(found) = self.first_entry(&mut request, Self::fresh_page)
+            {
+                return Ok(self.take(&request, found));
+            }
+            if let Some(found) = self.first_entry(&mut request, Self::internal) {
+                return Ok(self.take(&request, found));
+            }
+            if self.pools[pool].config.sync_on_oom && !synchronised {
+                synchronised = true;
+                self.pools[pool].counted.host_syncs += 1;
+                self.synchronise_device();
+                continue;
+            }
+            if callbacks < MOST_CALLBACKS && self.call_back(pool, size) {
+                callbacks += 1;
+                continue;
+            }
+            let out_of_memory = request.refused || self.pools[pool].config.is_cuda();
+            return Err(if out_of_memory { Failure::OutOfMemory } else { Failure::CapacityExceeded });
+        }
+    }
+
+    fn call_back(&mut self, pool: usize, asked: u64) -> bool {
+        let Some(callback) = self.pools[pool].callback.clone() else { return false };
+        let (figures, _) = self.all_figures(pool);
+        let total = self.options.capacity;
+        let free = if total == u64::MAX { u64::MAX } else { total.saturating_sub(self.reserved()) };
+        let told = OutOfMemory {
+            asked,
+            used: figures.used,
+            reserved: figures.reserved,
+            pending_bytes: figures.pending_bytes,
+            largest_free: figures.largest_free,
+            device_free: free,
+            device_total: total,
+        };
+        self.pools[pool].in_callback += 1;
+        let again = callback(self, &told);
+        self.pools[pool].in_callback -= 1;
+        again
+    }
+
+    /// §8.1: of this pool, then of the others.
+    fn release_everything(&mut self, pool: usize) -> bool {
+        let mut went = self.release_all(pool);
+        for other in 0..self.pools.len() {
+            if other != pool {
+                went |= self.release_all(other);
+            }
+        }
+        went
+    }
+
+    fn first_entry(
+        &mut self,
+        request: &mut Request,
+        step: fn(&mut Self, &mut Request, usize) -> Option<Found>,
+    ) -> Option<Found> {
+        request.accepting.clone().into_iter().find_map(|entry| step(self, request, entry))
+    }
+
+    /// §6 steps 1–7, entry after entry.
+    fn search(&mut self, request: &mut Request) -> Option<Found> {
+        self.first_entry(request, |device, request, entry| {
+            device
+                .own(request, entry)
+                .or_else(|| device.observed(request, entry))
+                .or_else(|| device.preceding(request, entry))
+                .or_else(|| device.opportunistic(request, entry))
+                .or_else(|| device.cuda_fresh(request, entry))
+                .or_else(|| device.span(request, entry))
+                .or_else(|| device.fresh_page(request, entry))
+        })
+    }
+
+    /// The single free blocks that fit and are `wanted`, best first.
+    fn fitting(&self, request: &Request, entry: usize, wanted: impl Fn(&Block) -> bool) -> Vec<Spot> {
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let mut spots = Vec::new();
+        for page in &shelf.pages {
+            for (first, block) in page.blocks.iter().enumerate() {
+                if block.points().is_some() && shelf.kind.fits(block.bytes, request.need) && wanted(block) {
+                    let (bytes, address) = (block.bytes, block.address);
+                    spots.push(Spot { base: page.base, first, bytes, address, consumed: vec![block.clone()] });
+                }
+            }
+        }
+        spots.sort_by_key(|spot| (spot.bytes, spot.address));
+        spots
+    }
+
+    fn found(entry: usize, spot: Option<Spot>, reason: Reason) -> Option<Found> {
+        spot.map(|spot| Found { entry, base: spot.base, first: spot.first, reason, waits: Vec::new() })
+    }
+
+    /// Step 1.
+    fn own(&self, request: &Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        let own = |block: &Block| is_own(block, stream);
+        Self::found(entry, self.fitting(request, entry, own).into_iter().next(), Reason::SameStream)
+    }
+
+    /// Step 2.
+    fn observed(&self, request: &Request, entry: usize) -> Option<Found> {
+        let cuda = self.pools[request.pool].shelves[entry].kind.is_cuda();
+        let observed = |block: &Block| block.points() == Some(&[]) && !(cuda && block.never_used());
+        let spot = self.fitting(request, entry, observed).into_iter().next()?;
+        let reason = if spot.consumed[0].never_used() { Reason::Fresh } else { Reason::Observed };
+        Self::found(entry, Some(spot), reason)
+    }
+
+    /// A point precedes now-on-s by the stream itself, by observation, or, with policy 1, by dependency.
+    fn precedes(&self, request: &Request, point: Point) -> bool {
+        let Some(stream) = request.stream else { return false };
+        point.stream == stream
+            || point.seq <= self.graph.streams[point.stream].observed
+            || (self.pools[request.pool].config.policy_1 && point.seq <= request.now[point.stream])
+    }
+
+    /// Step 3.
+    fn preceding(&self, request: &Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        if !self.pools[request.pool].config.policy_1 {
+            return None;
+        }
+        let wanted = |block: &Block| {
+            is_others(block, stream)
+                && block.points().is_some_and(|points| points.iter().all(|&point| self.precedes(request, point)))
+        };
+        Self::found(entry, self.fitting(request, entry, wanted).into_iter().next(), Reason::Event)
+    }
+
+    /// Asks the device, unless it was asked before. None: that would be a ninth question.
+    fn ask(&mut self, request: &mut Request, stream: usize) -> Option<u64> {
+        if let Some(&(_, executed)) = request.answers.iter().find(|(asked, _)| *asked == stream) {
+            return Some(executed);
+        }
+        if request.answers.len() == MOST_QUESTIONS {
+            return None;
+        }
+        self.pools[request.pool].counted.progress_queries += 1;
+        let executed = self.graph.streams[stream].executed;
+        request.answers.push((stream, executed));
+        Some(executed)
+    }
+
+    /// Step 4.
+    fn opportunistic(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        if !self.pools[request.pool].config.policy_2 {
+            return None;
+        }
+        for spot in self.fitting(request, entry, |block| is_others(block, stream)) {
+            let mut serves = true;
+            for point in spot.points() {
+                serves = self.precedes(request, point)
+                    || self.ask(request, point.stream).is_some_and(|executed| point.seq <= executed);
+                if !serves {
+                    break;
+                }
+            }
+            if serves {
+                return Self::found(entry, Some(spot), Reason::Opportunistic);
+            }
+        }
+        None
+    }
+
+    /// Step 5.
+    fn cuda_fresh(&self, request: &Request, entry: usize) -> Option<Found> {
+        if !self.pools[request.pool].shelves[entry].kind.is_cuda() {
+            return None;
+        }
+        Self::found(entry, self.fitting(request, entry, Block::never_used).into_iter().next(), Reason::Fresh)
+    }
+
+    /// Step 6.
+    fn span(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        let shelf = &self.pools[request.pool].shelves[entry];
+        if !shelf.kind.carves() || shelf.reserved() - shelf.used() < request.need {
+            return None;
+        }
+        let mut spot = self.best_run(request, entry, false);
+        if spot.is_none() && self.pools[request.pool].config.policy_2 {
+            let shelf = &self.pools[request.pool].shelves[entry];
+            let mut streams: Vec<usize> =
+                shelf.blocks().flat_map(|block| block.points().unwrap_or(&[])).map(|point| point.stream).collect();
+            streams.sort();
+            streams.dedup();
+            streams.retain(|&other| other != stream);
+            for other in streams {
+                self.ask(request, other);
+            }
+            spot = self.best_run(request, entry, true);
+        }
+        let spot = spot?;
+        let weakest = spot.consumed.iter().map(|block| match block.points() {
+            Some([]) => Reason::Observed,
+            Some(_) if is_own(block, stream) => Reason::SameStream,
+            Some(points) if points.iter().all(|&point| self.precedes(request, point)) => Reason::Event,
+            _ => Reason::Opportunistic,
+        });
+        let reason = weakest.max()?;
+        Self::found(entry, Some(spot), reason)
+    }
+
+    /// The smallest run of usable blocks; with `executed`, blocks whose points have executed by the answers so far are
+    /// usable too.
+    fn best_run(&self, request: &Request, entry: usize, executed: bool) -> Option<Spot> {
+        let usable = |block: &Block| {
+            block.points().is_some_and(|points| {
+                points.iter().all(|&point| {
+                    self.precedes(request, point)
+                        || executed
+                            && request.answers.iter().any(|&(asked, upto)| asked == point.stream && point.seq <= upto)
+                })
+            })
+        };
+        let pages = &self.pools[request.pool].shelves[entry].pages;
+        let found = pages.iter().flat_map(|page| runs(page, request.need, usable));
+        found.min_by_key(|spot| (spot.bytes, spot.address))
+    }
+
+    /// §7.
+    fn fresh_page(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+        let pool = request.pool;
+        self.sweep(pool);
+        let shelf = &self.pools[pool].shelves[entry];
+        let kind = shelf.kind.clone();
+        let bytes = kind.page_bytes(request.need, self.options.granularity);
+        let full = match kind {
+            Entry::Sliced { page_size, max_pool_size: Some(cap), .. } => shelf.pages.len() as u64 >= cap / page_size,
+            Entry::Cuda { max_pool_size: Some(cap) } => shelf.reserved() + bytes > cap,
+            _ => false,
+        };
+        if full {
+            return None;
+        }
+        if let Entry::Direct { reclaim_at: Some(mark) } = kind {
+            self.reclaim(pool, entry, mark, bytes);
+        }
+        let held = self.reserved();
+        let refused = if self.skip == 0 && self.refuse > 0 {
+            self.refuse -= 1;
+            true
+        } else {
+            self.skip = self.skip.saturating_sub(1);
+            held.saturating_add(bytes) > self.options.capacity
+        };
+        let free_since = self.pools[pool].allocations;
+        let counted = &mut self.pools[pool].shelves[entry].counted;
+        if refused {
+            counted.page_refusals += 1;
+            request.refused = true;
+            return None;
+        }
+        counted.page_allocs += 1;
+        self.page_allocs += 1;
+        let base = self.next_address;
+        self.next_address = (base + bytes).next_multiple_of(self.options.granularity);
+        let block = Block {
+            address: base,
+            bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },
+            state: State::Free { points: Vec::new(), never_used: true },
+        };
+        self.pools[pool].shelves[entry].pages.push(Page { base, bytes, free_since, blocks: vec![block] });
+        Some(Found { entry, base, first: 0, reason: Reason::Fresh, waits: Vec::new() })
+    }
+
+    /// Policy 3.
+    fn internal(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        if !self.pools[request.pool].config.policy_3 {
+            return None;
+        }
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let mut spots = self.fitting(request, entry, |block| is_others(block, stream));
+        if spots.is_empty() && shelf.kind.carves() {
+            let free = |block: &Block| block.points().is_some();
+            spots = shelf.pages.iter().flat_map(|page| runs(page, request.need, free)).collect();
+        }
+        let now = &request.now;
+        let waits = |spot: &Spot| {
+            let mut waits: Vec<Point> = Vec::new();
+            for point in spot.points().filter(|point| point.stream != stream && point.seq > now[point.stream]) {
+                match waits.iter_mut().find(|other| other.stream == point.stream) {
+                    Some(other) => other.seq = other.seq.max(point.seq),
+                    None => waits.push(point),
+                }
+            }
+            waits
+        };
+        let oldest = |spot: &Spot| spot.points().map(|point| point.seq).max().unwrap_or(0);
+        let spot = spots.into_iter().min_by_key(|spot| (waits(spot).len(), spot.bytes, oldest(spot), spot.address))?;
+        Some(Found { entry, base: spot.base, first: spot.first, reason: Reason::Internal, waits: waits(&spot) })
+    }
+
+    /// Cuts the block and submits the operations.
+    fn take(&mut self, request: &Request, found: Found) -> usize {
+        let position = self.allocations.len();
+        let p = &mut self.pools[request.pool];
+        let shelf = &mut p.shelves[found.entry];
+        let whole = !shelf.kind.carves();
+        let counted = &mut shelf.counted;
+        let page = shelf.pages.iter_mut().find(|page| page.base == found.base).expect("a page that was found");
+        let taken = consumed(&page.blocks[found.first..], if whole { 1 } else { request.need });
+        page.blocks.drain(found.first..found.first + taken.len());
+        let bytes = taken.iter().map(|block| block.bytes).sum();
+        let bytes = if whole { bytes } else { request.need.min(bytes) };
+        let address = taken[0].address;
+        let last = &taken[taken.len() - 1];
+        let rest = last.address + last.bytes - (address + bytes);
+        if rest > 0 {
+            let state = last.state.clone();
+            page.blocks.insert(found.first, Block { address: address + bytes, bytes: rest, state });
+            // What a span joins and cuts is counted neither as merge nor as split.
+            counted.splits += u64::from(taken.len() == 1);
+        }
+        page.blocks.insert(found.first, Block { address, bytes, state: State::Live(position) });
+        counted.allocs += 1;
+        counted.reuse[found.reason as usize] += 1;
+        p.allocations += 1;
+        let mut ready_seq = 0;
+        if let Some(stream) = request.stream {
+            if !found.waits.is_empty() {
+                self.pools[request.pool].shelves[found.entry].counted.internal_waits += 1;
+                self.graph.submit(stream, Sort::Memory, found.waits);
+            }
+            ready_seq = self.graph.submit(stream, Sort::Memory, Vec::new());
+        }
+        self.allocations.push(Allocation {
+            pool: request.pool,
+            entry: found.entry,
+            address: address.next_multiple_of(request.alignment),
+            block_address: address,
+            block_size: bytes,
+            requested: request.size,
+            stream: request.stream,
+            ready_seq,
+            reason: found.reason,
+            freed: false,
+            users: Vec::new(),
+        });
+        self.pools[request.pool].raise_marks();
+        position
+    }
+}
+
+/// Free, with one point, of `stream`.
+fn is_own(block: &Block, stream: usize) -> bool {
+    matches!(block.points(), Some([point]) if point.stream == stream)
+}
+
+/// Free, with points, and not `stream`'s own.
+fn is_others(block: &Block, stream: usize) -> bool {
+    block.points().is_some_and(|points| !points.is_empty()) && !is_own(block, stream)
+}

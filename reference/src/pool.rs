@@ -1,0 +1,310 @@
+//! What a pool is made of: configuration (§4), pages and blocks (§5), figures (§10).
+
+use crate::alloc::OutOfMemory;
+use crate::device::Device;
+use crate::order::Point;
+use std::rc::Rc;
+
+/// Page size of a Cuda entry: 32 MiB.
+pub(crate) const CUDA_PAGE: u64 = 32 << 20;
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Failure {
+    InvalidValue,
+    Destroyed,
+    Freed,
+    OutOfMemory,
+    CapacityExceeded,
+    SizeNotAccepted,
+    InvalidConfig,
+    NotPermitted,
+}
+
+/// Why a block could be used, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Reason {
+    SameStream,
+    Observed,
+    Event,
+    Opportunistic,
+    Internal,
+    Fresh,
+}
+
+/// An entry of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Entry {
+    Exclusive { max_alloc_size: u64, dealloc_period: Option<u64> },
+    Direct { reclaim_at: Option<u64> },
+    Sliced { page_size: u64, max_slice_size: Option<u64>, max_pool_size: Option<u64>, dealloc_period: Option<u64> },
+    Cuda { max_pool_size: Option<u64> },
+}
+
+/// What a pool is created from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Config {
+    pub entries: Vec<Entry>,
+    pub policy_1: bool,
+    pub policy_2: bool,
+    pub policy_3: bool,
+    pub release_threshold: u64,
+    pub sync_on_oom: bool,
+}
+
+impl Entry {
+    /// The entry with its sizes rounded, or nothing if it is to be refused.
+    fn checked(&self, alignment: u64) -> Option<Entry> {
+        let round = |size: u64| size.checked_next_multiple_of(alignment);
+        match *self {
+            Entry::Exclusive { max_alloc_size, dealloc_period } => {
+                let max_alloc_size = if max_alloc_size == u64::MAX { u64::MAX } else { round(max_alloc_size)? };
+                Some(Entry::Exclusive { max_alloc_size, dealloc_period })
+            }
+            Entry::Direct { reclaim_at } => Some(Entry::Direct { reclaim_at }),
+            Entry::Sliced { page_size, max_slice_size, max_pool_size, dealloc_period } => {
+                let page_size = round(page_size)?;
+                let slice = round(max_slice_size.unwrap_or(page_size))?;
+                let fine = page_size > 0
+                    && page_size <= 1 << 47
+                    && slice > 0
+                    && slice <= page_size
+                    && max_pool_size.is_none_or(|cap| cap >= page_size);
+                fine.then_some(Entry::Sliced { page_size, max_slice_size: Some(slice), max_pool_size, dealloc_period })
+            }
+            Entry::Cuda { max_pool_size: None } => Some(Entry::Cuda { max_pool_size: None }),
+            Entry::Cuda { max_pool_size: Some(0) } => None,
+            Entry::Cuda { max_pool_size: Some(cap) } => {
+                Some(Entry::Cuda { max_pool_size: Some(cap.checked_next_multiple_of(CUDA_PAGE)?) })
+            }
+        }
+    }
+
+    /// Blocks are cut from pages and merged.
+    pub(crate) fn carves(&self) -> bool {
+        matches!(self, Entry::Sliced { .. } | Entry::Cuda { .. })
+    }
+
+    pub(crate) fn is_cuda(&self) -> bool {
+        matches!(self, Entry::Cuda { .. })
+    }
+
+    /// §4; `need` is nothing if it is above what can be had at all.
+    pub(crate) fn accepts(&self, requested: u64, need: Option<u64>) -> bool {
+        match *self {
+            Entry::Exclusive { max_alloc_size, .. } => requested <= max_alloc_size,
+            Entry::Direct { .. } | Entry::Cuda { .. } => true,
+            Entry::Sliced { page_size, max_slice_size, .. } => {
+                requested <= max_slice_size.unwrap_or(page_size) && need.is_none_or(|need| need <= page_size)
+            }
+        }
+    }
+
+    pub(crate) fn page_bytes(&self, need: u64, granularity: u64) -> u64 {
+        match *self {
+            Entry::Sliced { page_size, .. } => page_size,
+            Entry::Exclusive { .. } | Entry::Direct { .. } => need.next_multiple_of(granularity),
+            Entry::Cuda { .. } => need.next_multiple_of(CUDA_PAGE),
+        }
+    }
+
+    /// A block of `bytes` can serve `need`.
+    pub(crate) fn fits(&self, bytes: u64, need: u64) -> bool {
+        if matches!(self, Entry::Direct { .. }) { bytes == need } else { bytes >= need }
+    }
+
+    pub(crate) fn dealloc_period(&self) -> Option<u64> {
+        match *self {
+            Entry::Exclusive { dealloc_period, .. } | Entry::Sliced { dealloc_period, .. } => dealloc_period,
+            _ => None,
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn checked(&self, alignment: u64) -> Option<Config> {
+        let entries: Option<Vec<Entry>> = self.entries.iter().map(|entry| entry.checked(alignment)).collect();
+        let entries = entries.filter(|entries| !entries.is_empty())?;
+        Some(Config { entries, ..self.clone() })
+    }
+
+    /// The pool acts as the driver's: every entry is a Cuda one.
+    pub(crate) fn is_cuda(&self) -> bool {
+        self.entries.iter().all(Entry::is_cuda)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Position of the allocation.
+    Live(usize),
+    /// Points by ascending stream.
+    Free { points: Vec<Point>, never_used: bool },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) state: State,
+}
+
+impl Block {
+    pub(crate) fn points(&self) -> Option<&[Point]> {
+        match &self.state {
+            State::Live(_) => None,
+            State::Free { points, .. } => Some(points),
+        }
+    }
+
+    pub(crate) fn never_used(&self) -> bool {
+        matches!(self.state, State::Free { never_used: true, .. })
+    }
+}
+
+pub(crate) struct Page {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+    pub(crate) free_since: u64,
+    /// By ascending address.
+    pub(crate) blocks: Vec<Block>,
+}
+
+impl Page {
+    pub(crate) fn is_free(&self) -> bool {
+        self.blocks.iter().all(|block| block.points().is_some())
+    }
+
+    /// §5: merges what may be merged; how many neighbours went.
+    pub(crate) fn merge(&mut self) -> u64 {
+        let mut merges = 0;
+        let mut left = 0;
+        while left + 1 < self.blocks.len() {
+            let merged = match (&self.blocks[left].state, &self.blocks[left + 1].state) {
+                (State::Free { points: a, never_used: x }, State::Free { points: b, never_used: y }) => {
+                    match (a.as_slice(), b.as_slice()) {
+                        ([], []) => Some(State::Free { points: Vec::new(), never_used: *x && *y }),
+                        ([a], [b]) if a.stream == b.stream => {
+                            Some(State::Free { points: vec![(*a).max(*b)], never_used: false })
+                        }
+                        _ => None,
+                    }
+                }
+                _ => None,
+            };
+            if let Some(state) = merged {
+                self.blocks[left].bytes += self.blocks[left + 1].bytes;
+                self.blocks[left].state = state;
+                self.blocks.remove(left + 1);
+                merges += 1;
+            } else {
+                left += 1;
+            }
+        }
+        merges
+    }
+}
+
+/// The figures of §10, of a pool or of one entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Figures {
+    pub requested: u64,
+    pub used: u64,
+    pub used_high: u64,
+    pub reserved: u64,
+    pub reserved_high: u64,
+    pub padding: u64,
+    pub live: u64,
+    pub pending: u64,
+    pub pending_bytes: u64,
+    pub allocs: u64,
+    pub frees: u64,
+    /// Of a pool only.
+    pub failures: u64,
+    pub pages: u64,
+    pub pages_high: u64,
+    pub page_allocs: u64,
+    pub page_frees: u64,
+    pub page_refusals: u64,
+    pub release_failures: u64,
+    pub device_calls: u64,
+    pub unordered_frees: u64,
+    /// Of a pool only.
+    pub progress_queries: u64,
+    pub internal_waits: u64,
+    /// Of a pool only.
+    pub host_syncs: u64,
+    pub splits: u64,
+    pub merges: u64,
+    /// By reason.
+    pub reuse: [u64; 6],
+    pub largest_free: u64,
+}
+
+/// One entry of a pool with what it holds. Of `counted` only what cannot be seen in the pages is kept.
+pub(crate) struct Shelf {
+    pub(crate) kind: Entry,
+    pub(crate) pages: Vec<Page>,
+    pub(crate) counted: Figures,
+}
+
+impl Shelf {
+    pub(crate) fn reserved(&self) -> u64 {
+        self.pages.iter().map(|page| page.bytes).sum()
+    }
+    pub(crate) fn used(&self) -> u64 {
+        self.blocks().filter(|block| block.points().is_none()).map(|block| block.bytes).sum()
+    }
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
+        self.pages.iter().flat_map(|page| &page.blocks)
+    }
+}
+
+/// What an out-of-memory callback does; true: try again.
+pub(crate) type Callback = Rc<dyn Fn(&mut Device, &OutOfMemory) -> bool>;
+
+pub(crate) struct Pool {
+    pub(crate) config: Config,
+    pub(crate) shelves: Vec<Shelf>,
+    pub(crate) destroyed: bool,
+    /// Allocations so far.
+    pub(crate) allocations: u64,
+    /// What only a pool counts, and its high-water marks.
+    pub(crate) counted: Figures,
+    pub(crate) callback: Option<Callback>,
+    /// How many of its callbacks are running.
+    pub(crate) in_callback: u64,
+}
+
+impl Pool {
+    pub(crate) fn reserved(&self) -> u64 {
+        self.shelves.iter().map(Shelf::reserved).sum()
+    }
+    pub(crate) fn used(&self) -> u64 {
+        self.shelves.iter().map(Shelf::used).sum()
+    }
+    pub(crate) fn page_count(&self) -> u64 {
+        self.shelves.iter().map(|shelf| shelf.pages.len() as u64).sum()
+    }
+
+    /// Raises the high-water marks to what is held now.
+    pub(crate) fn raise_marks(&mut self) {
+        for shelf in &mut self.shelves {
+            let (used, reserved, pages) = (shelf.used(), shelf.reserved(), shelf.pages.len() as u64);
+            let counted = &mut shelf.counted;
+            counted.used_high = counted.used_high.max(used);
+            counted.reserved_high = counted.reserved_high.max(reserved);
+            counted.pages_high = counted.pages_high.max(pages);
+        }
+        let (used, reserved, pages) = (self.used(), self.reserved(), self.page_count());
+        let counted = &mut self.counted;
+        counted.used_high = counted.used_high.max(used);
+        counted.reserved_high = counted.reserved_high.max(reserved);
+        counted.pages_high = counted.pages_high.max(pages);
+    }
+}

@@ -1,0 +1,694 @@
+//! Random programs: what may be called, what it answers, a generator, and the reference's side of a comparison.
+//!
+//! Things are named by numbers that the program gives out, so that a program stays meaningful when operations are deleted
+//! from it: an operation on something that does not exist is skipped. Destroyed and freed things keep their numbers, to be
+//! used again as stale handles.
+
+use crate::{Config, Device, Entry, Failure, Figures, Options, OutOfMemory, StreamFigures};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A name in a program. Stream 0 is the legacy default stream.
+pub type Id = u32;
+
+/// One call.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Op {
+    CreateStream {
+        id: Id,
+        non_blocking: bool,
+        lazy: Option<bool>,
+    },
+    DestroyStream {
+        stream: Id,
+    },
+    Submit {
+        stream: Id,
+        count: u64,
+    },
+    Advance {
+        stream: Id,
+        count: u64,
+    },
+    SyncStream {
+        stream: Id,
+    },
+    QueryStream {
+        stream: Id,
+    },
+    SyncDevice,
+    CreateEvent {
+        id: Id,
+    },
+    DestroyEvent {
+        event: Id,
+    },
+    Record {
+        event: Id,
+        stream: Id,
+    },
+    Wait {
+        stream: Id,
+        event: Id,
+    },
+    SyncEvent {
+        event: Id,
+    },
+    QueryEvent {
+        event: Id,
+    },
+    CreatePool {
+        id: Id,
+        config: Config,
+    },
+    DestroyPool {
+        pool: Id,
+    },
+    Trim {
+        pool: Id,
+        keep: u64,
+    },
+    SetAttribute {
+        pool: Id,
+        attribute: u32,
+        value: u64,
+    },
+    GetAttribute {
+        pool: Id,
+        attribute: u32,
+    },
+    /// What the pool's callback does at its first, second, … call, and what it answers; after the last it answers no.
+    SetCallback {
+        pool: Id,
+        script: Vec<(Vec<Op>, bool)>,
+    },
+    SetCapacity {
+        bytes: u64,
+    },
+    RefusePages {
+        skip: u64,
+        count: u64,
+    },
+    RefuseReleases {
+        count: u64,
+    },
+    Alloc {
+        id: Id,
+        pool: Id,
+        size: u64,
+        stream: Option<Id>,
+        alignment: u64,
+    },
+    Free {
+        block: Id,
+        stream: Option<Id>,
+    },
+    AddUser {
+        block: Id,
+        stream: Id,
+    },
+    IsReady {
+        block: Id,
+    },
+    IsReadyOn {
+        block: Id,
+        stream: Id,
+    },
+    /// Looks up the block's address plus `offset`.
+    Find {
+        block: Id,
+        offset: u64,
+    },
+}
+
+/// What a call answered.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Outcome {
+    /// It names something that was never made.
+    Skipped,
+    /// The status by name.
+    Failed(String),
+    Done,
+    Number(u64),
+    Flag(bool),
+    Block {
+        address: u64,
+        block_address: u64,
+        block_size: u64,
+        requested: u64,
+        ready_seq: u64,
+        entry: u64,
+        reason: u64,
+    },
+    Found {
+        block: Option<Id>,
+        offset: u64,
+    },
+}
+
+/// What a callback was told, and what its calls answered.
+pub type Called = (OutOfMemory, Vec<Outcome>);
+
+/// A live block, whether it is ready, and whether it is on each stream.
+pub type Ordered = (Id, bool, Vec<(Id, bool)>);
+
+/// Everything that can be seen from outside after a call.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Snapshot {
+    /// Reserved bytes, pages granted, pages taken back, pools left.
+    pub device: (u64, u64, u64, u64),
+    /// Of each stream that is not destroyed.
+    pub streams: Vec<(Id, StreamFigures)>,
+    /// Of each pool that is not destroyed, with its entries.
+    pub pools: Vec<(Id, Figures, Vec<Figures>)>,
+    /// For some live blocks.
+    pub order: Vec<Ordered>,
+    /// Callbacks made during the call.
+    pub called: Vec<Called>,
+}
+
+/// One of the two that are compared.
+pub trait Side {
+    /// Makes the call.
+    fn apply(&mut self, op: &Op) -> Outcome;
+    /// What can be seen now. `blocks`: ask about the order of these.
+    fn look(&mut self, blocks: &[Id]) -> Snapshot;
+}
+
+/// A program: the device it runs on, and the calls.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Program {
+    pub options: Options,
+    pub ops: Vec<Op>,
+}
+
+// --- the reference's side
+
+#[derive(Default)]
+struct Names {
+    streams: HashMap<Id, usize>,
+    events: HashMap<Id, usize>,
+    pools: HashMap<Id, usize>,
+    blocks: HashMap<Id, usize>,
+    called: Vec<Called>,
+}
+
+/// The reference, driven by programs.
+pub struct Reference {
+    device: Device,
+    names: Rc<RefCell<Names>>,
+}
+
+fn status(failure: Failure) -> Outcome {
+    Outcome::Failed(format!("{failure:?}"))
+}
+fn done(answer: Result<(), Failure>) -> Outcome {
+    answer.map_or_else(status, |()| Outcome::Done)
+}
+fn number(answer: Result<u64, Failure>) -> Outcome {
+    answer.map_or_else(status, Outcome::Number)
+}
+fn flag(answer: Result<bool, Failure>) -> Outcome {
+    answer.map_or_else(status, Outcome::Flag)
+}
+
+impl Reference {
+    /// A fresh device.
+    pub fn new(options: Options) -> Self {
+        let names = Rc::new(RefCell::new(Names::default()));
+        names.borrow_mut().streams.insert(0, 0);
+        Reference { device: Device::new(options), names }
+    }
+}
+
+/// `None`: a name that stands for nothing.
+fn apply(device: &mut Device, names: &Rc<RefCell<Names>>, op: &Op) -> Option<Outcome> {
+    let stream = |id: &Id| names.borrow().streams.get(id).copied();
+    let event = |id: &Id| names.borrow().events.get(id).copied();
+    let pool = |id: &Id| names.borrow().pools.get(id).copied();
+    let block = |id: &Id| names.borrow().blocks.get(id).copied();
+    Some(match op {
+        Op::CreateStream { id, non_blocking, lazy } => {
+            let new = device.create_stream(*non_blocking, *lazy);
+            names.borrow_mut().streams.insert(*id, new);
+            Outcome::Done
+        }
+        Op::DestroyStream { stream: s } => done(device.destroy_stream(stream(s)?)),
+        Op::Submit { stream: s, count } => number(device.submit(stream(s)?, *count)),
+        Op::Advance { stream: s, count } => number(device.advance(stream(s)?, *count)),
+        Op::SyncStream { stream: s } => done(device.synchronise_stream(stream(s)?)),
+        Op::QueryStream { stream: s } => flag(device.query_stream(stream(s)?)),
+        Op::SyncDevice => {
+            device.synchronise_device();
+            Outcome::Done
+        }
+        Op::CreateEvent { id } => {
+            let new = device.create_event();
+            names.borrow_mut().events.insert(*id, new);
+            Outcome::Done
+        }
+        Op::DestroyEvent { event: e } => done(device.destroy_event(event(e)?)),
+        Op::Record { event: e, stream: s } => number(device.record(event(e)?, stream(s)?).map(|point| point.seq)),
+        Op::Wait { stream: s, event: e } => done(device.wait(stream(s)?, event(e)?)),
+        Op::SyncEvent { event: e } => done(device.synchronise_event(event(e)?)),
+        Op::QueryEvent { event: e } => flag(device.query_event(event(e)?)),
+        Op::CreatePool { id, config } => match device.create_pool(config) {
+            Ok(new) => {
+                names.borrow_mut().pools.insert(*id, new);
+                Outcome::Done
+            }
+            Err(failure) => status(failure),
+        },
+        Op::DestroyPool { pool: p } => done(device.destroy_pool(pool(p)?)),
+        Op::Trim { pool: p, keep } => done(device.trim_to(pool(p)?, *keep)),
+        Op::SetAttribute { pool: p, attribute, value } => done(device.set_attribute(pool(p)?, *attribute, *value)),
+        Op::GetAttribute { pool: p, attribute } => number(device.attribute(pool(p)?, *attribute)),
+        Op::SetCallback { pool: p, script } => {
+            let (names, script) = (names.clone(), RefCell::new(script.clone()));
+            done(device.set_callback(pool(p)?, move |device, told| {
+                let (ops, again) =
+                    if script.borrow().is_empty() { (Vec::new(), false) } else { script.borrow_mut().remove(0) };
+                let answers = ops.iter().map(|op| apply(device, &names, op).unwrap_or(Outcome::Skipped)).collect();
+                names.borrow_mut().called.push((*told, answers));
+                again
+            }))
+        }
+        Op::SetCapacity { bytes } => {
+            device.set_capacity(*bytes);
+            Outcome::Done
+        }
+        Op::RefusePages { skip, count } => {
+            device.refuse_pages(*skip, *count);
+            Outcome::Done
+        }
+        Op::RefuseReleases { count } => {
+            device.refuse_releases(*count);
+            Outcome::Done
+        }
+        Op::Alloc { id, pool: p, size, stream: s, alignment } => {
+            let on = match s {
+                Some(s) => Some(stream(s)?),
+                None => None,
+            };
+            match device.alloc(pool(p)?, *size, on, *alignment) {
+                Ok(new) => {
+                    names.borrow_mut().blocks.insert(*id, new);
+                    match device.allocation(new) {
+                        Ok(a) => Outcome::Block {
+                            address: a.address,
+                            block_address: a.block_address,
+                            block_size: a.block_size,
+                            requested: a.requested,
+                            ready_seq: a.ready_seq,
+                            entry: a.entry as u64,
+                            reason: a.reason as u64,
+                        },
+                        Err(failure) => status(failure),
+                    }
+                }
+                Err(failure) => status(failure),
+            }
+        }
+        Op::Free { block: b, stream: s } => {
+            let on = match s {
+                Some(s) => Some(stream(s)?),
+                None => None,
+            };
+            done(device.free(block(b)?, on))
+        }
+        Op::AddUser { block: b, stream: s } => done(device.add_user(block(b)?, stream(s)?)),
+        Op::IsReady { block: b } => flag(device.is_ready(block(b)?)),
+        Op::IsReadyOn { block: b, stream: s } => flag(device.is_ready_on(block(b)?, stream(s)?)),
+        Op::Find { block: b, offset } => {
+            let address = device.address_given(block(b)?);
+            match device.find(address + offset) {
+                Ok((found, offset)) => {
+                    let name = names.borrow().blocks.iter().find(|(_, at)| **at == found).map(|(id, _)| *id);
+                    Outcome::Found { block: name, offset }
+                }
+                Err(failure) => status(failure),
+            }
+        }
+    })
+}
+
+impl Side for Reference {
+    fn apply(&mut self, op: &Op) -> Outcome {
+        apply(&mut self.device, &self.names, op).unwrap_or(Outcome::Skipped)
+    }
+
+    fn look(&mut self, blocks: &[Id]) -> Snapshot {
+        let called = std::mem::take(&mut self.names.borrow_mut().called);
+        let names = self.names.borrow();
+        let (page_allocs, page_frees) = self.device.page_calls();
+        let mut look = Snapshot {
+            device: (self.device.reserved(), page_allocs, page_frees, self.device.pools_left() as u64),
+            called,
+            ..Snapshot::default()
+        };
+        for (&id, &at) in &names.streams {
+            if let Ok(figures) = self.device.stream_figures(at) {
+                look.streams.push((id, figures));
+            }
+        }
+        for (&id, &at) in &names.pools {
+            if let Ok((pool, entries)) = self.device.figures(at) {
+                look.pools.push((id, pool, entries));
+            }
+        }
+        look.streams.sort_by_key(|(id, _)| *id);
+        look.pools.sort_by_key(|(id, ..)| *id);
+        for id in blocks {
+            let Some(&at) = names.blocks.get(id) else { continue };
+            let Ok(ready) = self.device.is_ready(at) else { continue };
+            let on = |&(stream, _): &(Id, _)| {
+                Some((stream, self.device.is_ready_on(at, *names.streams.get(&stream)?).ok()?))
+            };
+            look.order.push((*id, ready, look.streams.iter().filter_map(on).collect()));
+        }
+        look
+    }
+}
+
+// --- the generator
+
+/// A small deterministic source of randomness (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// The same numbers for the same seed.
+    pub fn new(seed: u64) -> Self {
+        Dice(seed)
+    }
+    /// Any number.
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n.max(1)
+    }
+    /// True `percent` times in a hundred.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize].clone()
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What the generator knows of the program so far.
+struct Plan {
+    dice: Dice,
+    next: Id,
+    streams: Vec<Id>,
+    events: Vec<Id>,
+    pools: Vec<Id>,
+    /// Those that may be live; the others are kept in `stale`.
+    blocks: Vec<Id>,
+    stale: Vec<Id>,
+    cuda: bool,
+    /// Percent of allocations that are followed by many frees.
+    size_units: u64,
+}
+
+impl Plan {
+    fn id(&mut self) -> Id {
+        self.next += 1;
+        self.next
+    }
+
+    fn size(&mut self) -> u64 {
+        let units = self.size_units;
+        if self.cuda && self.dice.chance(50) {
+            return self.dice.pick(&[
+                MIB,
+                4 * MIB,
+                8 * MIB,
+                12 * MIB,
+                16 * MIB,
+                24 * MIB,
+                31 * MIB,
+                32 * MIB,
+                33 * MIB,
+            ]);
+        }
+        match self.dice.below(100) {
+            0..3 => 0,
+            3..6 => 1,
+            6..30 => self.dice.below(512 * units) + 1,
+            30..97 => (self.dice.below(units) + 1) * 512,
+            97 => self.dice.pick(&[1 << 40, (1 << 40) + 1]),
+            98 => self.dice.pick(&[u64::MAX, u64::MAX - 511, u64::MAX - 512, 1 << 48, (1 << 47) + 1]),
+            _ => 64 * KIB,
+        }
+    }
+
+    fn entry(&mut self) -> Entry {
+        let page_size = self.dice.pick(&[4096, 4096, 8192, 6144, 16384, 5000]);
+        let period = if self.dice.chance(20) { Some(self.dice.below(12)) } else { None };
+        match self.dice.below(100) {
+            0..20 => Entry::Exclusive {
+                max_alloc_size: self.dice.pick(&[0, 1000, 4096, 8192, u64::MAX, u64::MAX]),
+                dealloc_period: period,
+            },
+            20..35 => {
+                Entry::Direct { reclaim_at: self.dice.pick(&[None, Some(0), Some(8192), Some(12 * KIB), Some(65536)]) }
+            }
+            _ => Entry::Sliced {
+                page_size,
+                max_slice_size: self.dice.pick(&[None, None, Some(2048), Some(page_size), Some(1000)]),
+                max_pool_size: self.dice.pick(&[
+                    None,
+                    Some(page_size + 511),
+                    Some(page_size * 2),
+                    Some(page_size * 3 + 1),
+                ]),
+                dealloc_period: period,
+            },
+        }
+    }
+
+    fn config(&mut self) -> Config {
+        let entries = if self.cuda {
+            vec![Entry::Cuda {
+                max_pool_size: self.dice.pick(&[None, None, Some(MIB), Some(64 * MIB), Some(65 * MIB)]),
+            }]
+        } else if self.dice.chance(3) {
+            vec![self.broken_entry()]
+        } else {
+            let mut entries: Vec<Entry> = (0..1 + self.dice.below(3)).map(|_| self.entry()).collect();
+            if self.dice.chance(4) {
+                entries.push(Entry::Cuda { max_pool_size: Some(32 * MIB) });
+            }
+            entries
+        };
+        let on = |dice: &mut Dice| dice.chance(80);
+        Config {
+            policy_1: on(&mut self.dice),
+            policy_2: on(&mut self.dice),
+            policy_3: on(&mut self.dice),
+            release_threshold: if self.cuda {
+                self.dice.pick(&[0, 0, 32 * MIB, u64::MAX])
+            } else {
+                self.dice.pick(&[u64::MAX, u64::MAX, u64::MAX, 0, 8192])
+            },
+            sync_on_oom: self.dice.chance(15),
+            entries,
+        }
+    }
+
+    fn broken_entry(&mut self) -> Entry {
+        let sliced = |page_size, max_slice_size, max_pool_size| Entry::Sliced {
+            page_size,
+            max_slice_size,
+            max_pool_size,
+            dealloc_period: None,
+        };
+        self.dice.pick(&[
+            sliced(0, None, None),
+            sliced(4096, Some(0), None),
+            sliced(4096, None, Some(0)),
+            sliced(4096, Some(4097), None),
+            sliced(4096, None, Some(4095)),
+            sliced(u64::MAX, None, None),
+            Entry::Exclusive { max_alloc_size: u64::MAX - 1, dealloc_period: None },
+            Entry::Cuda { max_pool_size: Some(0) },
+            Entry::Cuda { max_pool_size: Some(u64::MAX) },
+        ])
+    }
+
+    fn stream(&mut self) -> Id {
+        if self.dice.chance(6) { 0 } else { self.dice.pick(&self.streams.clone()) }
+    }
+
+    fn block(&mut self) -> Id {
+        if self.blocks.is_empty() || (!self.stale.is_empty() && self.dice.chance(3)) {
+            return if self.stale.is_empty() { 0 } else { self.dice.pick(&self.stale.clone()) };
+        }
+        let at = self.dice.below(self.blocks.len() as u64) as usize;
+        self.blocks[at]
+    }
+
+    fn free(&mut self) -> Op {
+        let block = self.block();
+        self.blocks.retain(|&other| other != block);
+        self.stale.push(block);
+        let stream = if self.dice.chance(7) { None } else { Some(self.stream()) };
+        Op::Free { block, stream }
+    }
+
+    /// What a callback may do.
+    fn calm(&mut self) -> Op {
+        match self.dice.below(8) {
+            0..4 => self.free(),
+            4 => Op::Trim { pool: self.dice.pick(&self.pools.clone()), keep: 0 },
+            5 => Op::SyncStream { stream: self.stream() },
+            6 => Op::Advance { stream: self.stream(), count: 3 },
+            _ => Op::Alloc {
+                id: self.id(),
+                pool: self.dice.pick(&self.pools.clone()),
+                size: 512,
+                stream: Some(self.stream()),
+                alignment: 0,
+            },
+        }
+    }
+
+    fn step(&mut self) -> Op {
+        let pool = self.dice.pick(&self.pools.clone());
+        let event = self.dice.pick(&self.events.clone());
+        match self.dice.below(1000) {
+            0..330 => {
+                let id = self.id();
+                self.blocks.push(id);
+                Op::Alloc {
+                    id,
+                    pool,
+                    size: self.size(),
+                    stream: if self.dice.chance(7) { None } else { Some(self.stream()) },
+                    alignment: if self.dice.chance(92) {
+                        0
+                    } else {
+                        self.dice.pick(&[1, 512, 1024, 2048, 4096, 3, 8192])
+                    },
+                }
+            }
+            330..600 => self.free(),
+            600..630 => Op::AddUser { block: self.block(), stream: self.stream() },
+            630..690 => Op::Submit { stream: self.stream(), count: 1 + self.dice.below(3) },
+            690..750 => Op::Advance { stream: self.stream(), count: 1 + self.dice.below(6) },
+            750..790 => Op::Record { event, stream: self.stream() },
+            790..840 => Op::Wait { stream: self.stream(), event },
+            840..855 => Op::SyncEvent { event },
+            855..880 => Op::SyncStream { stream: self.stream() },
+            880..885 => Op::SyncDevice,
+            885..895 => Op::Trim { pool, keep: self.dice.pick(&[0, 0, 1, 4096, 10000, u64::MAX]) },
+            895..915 => Op::SetAttribute { pool, attribute: 1 + self.dice.below(3) as u32, value: self.dice.below(2) },
+            915..922 => Op::SetAttribute {
+                pool,
+                attribute: self.dice.pick(&[4, 4, 4, 5, 6, 7, 8, 9, 16, 1]),
+                value: self.dice.pick(&[0, 0, 0, 8192, u64::MAX]),
+            },
+            922..926 => Op::GetAttribute { pool, attribute: self.dice.below(10) as u32 },
+            926..932 => Op::SetCapacity { bytes: self.dice.pick(&[1, 8192, 32 * KIB, 96 * MIB, u64::MAX, u64::MAX]) },
+            932..942 => Op::RefusePages { skip: self.dice.below(3), count: 1 + self.dice.below(3) },
+            942..950 => Op::RefuseReleases { count: self.dice.below(3) },
+            950..956 => {
+                let mut script = Vec::new();
+                for _ in 0..self.dice.below(4) {
+                    let ops = (0..self.dice.below(4)).map(|_| self.calm()).collect();
+                    script.push((ops, self.dice.chance(80)));
+                }
+                Op::SetCallback { pool, script }
+            }
+            956..962 => {
+                let id = self.id();
+                self.streams.push(id);
+                Op::CreateStream { id, non_blocking: self.dice.chance(40), lazy: self.laziness() }
+            }
+            962..966 => Op::DestroyStream { stream: self.stream() },
+            966..968 => Op::DestroyEvent { event },
+            968..972 => {
+                let id = self.id();
+                self.events.push(id);
+                Op::CreateEvent { id }
+            }
+            972..974 => {
+                let id = self.id();
+                self.pools.push(id);
+                Op::CreatePool { id, config: self.config() }
+            }
+            974..976 => Op::DestroyPool { pool },
+            976..980 => Op::QueryStream { stream: self.stream() },
+            980..984 => Op::QueryEvent { event },
+            984..988 => Op::IsReady { block: self.block() },
+            988..992 => Op::IsReadyOn { block: self.block(), stream: self.stream() },
+            _ => Op::Find { block: self.block(), offset: self.dice.pick(&[0, 0, 1, 511, 512, 4095, 4096]) },
+        }
+    }
+
+    fn laziness(&mut self) -> Option<bool> {
+        self.dice.pick(&[None, None, Some(true), Some(false)])
+    }
+}
+
+impl Program {
+    /// The program of a seed: at most `length` calls after the first streams, events and pools are made.
+    pub fn random(seed: u64, length: u64) -> Program {
+        let mut dice = Dice::new(seed);
+        let cuda = dice.chance(15);
+        let options = Options {
+            alignment: dice.pick(&[512, 512, 512, 16, 256]),
+            granularity: 4096,
+            capacity: dice.pick(&[u64::MAX, u64::MAX, 24 * KIB, 64 * KIB]),
+            lazy: dice.chance(70),
+        };
+        let options = if cuda { Options { capacity: dice.pick(&[u64::MAX, 96 * MIB]), ..options } } else { options };
+        let size_units = dice.pick(&[4, 8, 8, 12]);
+        let mut plan = Plan {
+            dice,
+            next: 0,
+            streams: Vec::new(),
+            events: Vec::new(),
+            pools: Vec::new(),
+            blocks: Vec::new(),
+            stale: Vec::new(),
+            cuda,
+            size_units,
+        };
+        let mut ops = Vec::new();
+        // Now and then more streams than policy 2 may ask about.
+        let streams = plan.dice.pick(&[1, 2, 2, 3, 3, 4, 6, 11]);
+        for _ in 0..streams {
+            let id = plan.id();
+            plan.streams.push(id);
+            ops.push(Op::CreateStream { id, non_blocking: plan.dice.chance(30), lazy: plan.laziness() });
+        }
+        for _ in 0..2 {
+            let id = plan.id();
+            plan.events.push(id);
+            ops.push(Op::CreateEvent { id });
+        }
+        for _ in 0..plan.dice.pick(&[1, 1, 1, 2, 3]) {
+            let id = plan.id();
+            plan.pools.push(id);
+            ops.push(Op::CreatePool { id, config: plan.config() });
+        }
+        let length = length / 4 + plan.dice.below(length * 3 / 4 + 1);
+        ops.extend((0..length).map(|_| plan.step()));
+        Program { options, ops }
+    }
+}
