@@ -416,7 +416,7 @@ static void a_trace_that_ends_in_gz_is_compressed_and_replays_the_same(void)
     remove(path);
 }
 
-/* Changes the first "KEY=digits" after a line that begins with an allocation, so that the recorded answer is wrong. */
+/* One wrong digit in an address that the model answered must not go unnoticed. */
 static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never_a_success(void)
 {
     static struct books books;
@@ -430,11 +430,11 @@ static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never
     if (file != NULL)
         fclose(file);
     CHECK(length > 1000 && length < sizeof text - 1);
-    /* A model address is an answer: 0x53f0... as the trace writes it. Change one digit of every 40th. */
-    for (i = 0; i + 18 < length && changed < 25; ++i) {
+    /* A model address is an answer: 0x53f0... as the trace writes it. Change one digit of some of them. */
+    for (i = 0; i + 18 < length && changed < 10; ++i) {
         if (strncmp(text + i, "53f0", 4) != 0 && strncmp(text + i, "53F0", 4) != 0)
             continue;
-        if (i % 40 == 0) {
+        if (i % 16 == 0) {
             char old = text[i + 12];
             text[i + 12] = old == '1' ? '2' : '1';
             file = fopen(path, "wb");
@@ -445,7 +445,7 @@ static void a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never
             ++changed;
         }
     }
-    CHECK(changed >= 10);
+    CHECK_EQ(changed, 10);
     CHECK_EQ(accepted, 0);
     remove(path);
 }
@@ -543,13 +543,13 @@ static void progress_goes_forward_and_never_beyond_the_total(void)
     if (file == NULL)
         exit(1);
     fputs("op,id,size,stream\n", file);
-    for (i = 0; i < 300000; ++i)
+    for (i = 0; i < 40000; ++i)
         fprintf(file, "a,%d,512,0\nf,%d,512,0\n", i, i);
     fclose(file);
     options.progress = on_progress;
     options.progress_user = &steps;
     must(smp_trace_replay(path, &options, &r));
-    CHECK_EQ(r.events, 600000);
+    CHECK_EQ(r.events, 80000);
     CHECK(steps.calls >= 2);
     CHECK_EQ(steps.backwards, 0);
     CHECK_EQ(steps.beyond, 0);
