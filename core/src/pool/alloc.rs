@@ -1,12 +1,12 @@
 //! Allocation: the hot path on a stream's own frees, and everything else in the order of `docs/placement.md` §6–§8.
 
 use super::bins::{Bins, Upto};
-use super::block::{FREE, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
+use super::block::{GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
-use super::page::{self, page};
+use super::page::page;
 use super::registry::POOLS;
-use super::state::{END_ADDRESS, Kind, Pool, PoolShared, STREAMS, Slow, StreamGuard, cut};
+use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, StreamGuard, cut};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::error::{Error, Result, Status};
@@ -15,12 +15,12 @@ use crate::order::{At, Clock, Progress, StreamRef};
 use crate::rules;
 use crate::slab::SlotMap;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many streams one allocation asks the device about.
-const MAX_QUESTIONS: usize = 8;
+pub(super) const MAX_QUESTIONS: usize = 8;
 /// How often the out-of-memory callback may ask for another try.
 const MAX_CALLBACKS: u32 = 16;
 
@@ -154,27 +154,27 @@ pub fn alloc(pool: PoolId, size: u64, options: &AllocOptions<'_>) -> Result<Allo
 }
 
 /// One allocation's state across its attempts.
-struct Request<'a> {
-    pool: &'a Arc<Pool>,
-    size: u64,
-    need: u64,
-    align_log2: u32,
-    stream: Option<StreamRef>,
-    name: Option<&'a str>,
-    accepting: Vec<usize>,
-    answers: SlotMap<StreamRef, u64>,
-    asked: usize,
-    refused: bool,
+pub(super) struct Request<'a> {
+    pub(super) pool: &'a Arc<Pool>,
+    pub(super) size: u64,
+    pub(super) need: u64,
+    pub(super) align_log2: u32,
+    pub(super) stream: Option<StreamRef>,
+    pub(super) name: Option<&'a str>,
+    pub(super) accepting: Vec<usize>,
+    pub(super) answers: SlotMap<StreamRef, u64>,
+    pub(super) asked: usize,
+    pub(super) refused: bool,
 }
 
 /// How policy 3 prefers: fewest waits, smallest, oldest free, lowest address.
-type Rank = (usize, u64, u64, u64);
+pub(super) type Rank = (usize, u64, u64, u64);
 
 /// A block that was found, taken out of its structure, and cut to size.
-struct Found {
-    index: u32,
-    entry: usize,
-    reason: Reason,
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) entry: usize,
+    pub(super) reason: Reason,
 }
 
 fn allocate(
@@ -365,7 +365,7 @@ impl Request<'_> {
     }
 
     /// The stream's state and clock, with the stream still good.
-    fn now(&self, slow: &mut Slow<'_>) -> Result<Clock> {
+    pub(super) fn now(&self, slow: &mut Slow<'_>) -> Result<Clock> {
         let Some(stream) = self.stream else { return Ok(Clock::default()) };
         let order = &slow.device.order;
         let uid = slow.device.uid;
@@ -540,7 +540,7 @@ impl Request<'_> {
     }
 
     /// How far a stream has executed, asked once; `None` when the questions are used up.
-    fn ask(&mut self, stream: StreamRef) -> Option<u64> {
+    pub(super) fn ask(&mut self, stream: StreamRef) -> Option<u64> {
         if let Some(&answer) = self.answers.get(&stream) {
             return Some(answer);
         }
@@ -556,7 +556,14 @@ impl Request<'_> {
     }
 
     /// Takes a free block out of wherever it is.
-    fn detach(&self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, index: u32, holder: Option<StreamRef>) {
+    pub(super) fn detach(
+        &self,
+        slow: &mut Slow<'_>,
+        shared: &mut PoolShared,
+        e: usize,
+        index: u32,
+        holder: Option<StreamRef>,
+    ) {
         match holder {
             Some(holder) => slow.bins(holder, self.pool, e).remove(index),
             None => {
@@ -565,383 +572,17 @@ impl Request<'_> {
         }
     }
 
-    /// Step 6. The pieces of the best run become one block.
-    fn span(
+    pub(super) fn commit(
         &mut self,
-        slow: &mut Slow<'_>,
+        slow: Slow<'_>,
         shared: &mut PoolShared,
-        e: usize,
-        holders: &[StreamRef],
-        clock: &Clock,
-    ) -> Result<Option<Found>> {
-        let pool = self.pool;
-        let follow = pool.follows();
-        let mut bound: SlotMap<StreamRef, (u64, Reason)> = SlotMap::default();
-        if let Some(me) = self.stream {
-            bound.insert(me, (u64::MAX, Reason::SameStream));
-            if follow && !clock.entries().is_empty() {
-                for stream in point_streams(holders, shared, e) {
-                    let upto = if stream == me { 0 } else { slow.state(stream.slot()).covered_by(clock) };
-                    if upto > 0 {
-                        bound.insert(stream, (upto, Reason::Event));
-                    }
-                }
-            }
-        }
-        let mut locked = holders.to_vec();
-        locked.extend(self.stream);
-        locked.sort_unstable();
-        locked.dedup();
-        let no_answers = SlotMap::default();
-        let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
-        if chosen.is_none()
-            && let Some(me) = self.stream
-            && pool.opportunistic.load(Relaxed)
-            && !rules::off(rules::POLICY2)
-        {
-            for stream in point_streams(holders, shared, e) {
-                if self.asked >= MAX_QUESTIONS {
-                    break;
-                }
-                if stream != me {
-                    self.ask(stream);
-                }
-            }
-            let answers = self.answers.clone();
-            chosen = self.best_run(slow, shared, e, &locked, &bound, &answers);
-        }
-        let Some(run) = chosen else { return Ok(None) };
-        let mut reason = Reason::SameStream;
-        let mut bytes = 0;
-        let mut consumed = Vec::new();
-        for &index in &run {
-            if bytes >= self.need {
-                break;
-            }
-            bytes += block(index).size();
-            reason = reason.max(usable(shared, index, &bound, &self.answers, &locked).expect("part of a run"));
-            consumed.push(index);
-        }
-        self.weld(slow, shared, e, &consumed, bytes)?;
-        Ok(Some(Found { index: run[0], entry: e, reason }))
-    }
-
-    /// Makes one free block of adjacent ones (taken out of their structures); what the last has beyond `need` stays
-    /// where it was.
-    fn weld(&self, slow: &mut Slow<'_>, shared: &mut PoolShared, e: usize, consumed: &[u32], bytes: u64) -> Result<()> {
-        let pages = &page(block(consumed[0]).page()).index;
-        let last = *consumed.last().expect("a run has blocks");
-        // Cut the last block first: the cut may fail, and then nothing has changed.
-        let over = bytes - self.need;
-        if over > 0 {
-            let domain = block(last).stream();
-            let points = shared.points.get(&last).cloned();
-            detach_any(slow, shared, self.pool, e, last);
-            let keep = block(last).size() - over;
-            match cut(last, keep, &mut shared.stock, pages) {
-                Ok(rest) => {
-                    let rest = rest.expect("something is over");
-                    attach_any(slow, shared, self.pool, e, rest, domain, points.as_deref());
-                }
-                Err(()) => {
-                    attach_any(slow, shared, self.pool, e, last, domain, points.as_deref());
-                    return Err(out_of_records());
-                }
-            }
-        } else {
-            detach_any(slow, shared, self.pool, e, last);
-        }
-        for &index in consumed.iter().rev().skip(1) {
-            detach_any(slow, shared, self.pool, e, index);
-        }
-        for &index in &consumed[1..] {
-            super::state::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock, pages);
-        }
-        Ok(())
-    }
-
-    /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
-    fn best_run(
-        &self,
-        slow: &mut Slow<'_>,
-        shared: &PoolShared,
-        e: usize,
-        locked: &[StreamRef],
-        bound: &SlotMap<StreamRef, (u64, Reason)>,
-        answers: &SlotMap<StreamRef, u64>,
-    ) -> Option<Vec<u32>> {
-        // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
-        // block outside the largest group, so that group is not gone through.
-        let own = &shared.entries[e];
-        let groups: Vec<(u64, StreamRef)> = locked
-            .iter()
-            .copied()
-            .filter(|holder| {
-                bound.get(holder).is_some_and(|&(upto, _)| upto > 0)
-                    || answers.get(holder).is_some_and(|&upto| upto > 0)
-            })
-            .map(|holder| (slow.bins(holder, self.pool, e).count, holder))
-            .collect();
-        let largest = groups.iter().copied().max().filter(|&(count, _)| count > own.observed.count + own.unused.count);
-        let mut seeds: Vec<u32> = own.multi.iter().map(|&(.., index)| index).collect();
-        if largest.is_some() {
-            own.observed.each(|index| seeds.push(index));
-            own.unused.each(|index| seeds.push(index));
-        }
-        for &group in groups.iter().filter(|&&group| Some(group) != largest) {
-            slow.bins(group.1, self.pool, e).each(|index| seeds.push(index));
-        }
-        let usable_here = |index: u32| usable(shared, index, bound, answers, locked).is_some();
-        let mut seen: HashSet<u32> = HashSet::new();
-        let mut best: Option<(u64, u64, Vec<u32>)> = None;
-        for seed in seeds {
-            if seen.contains(&seed) || !usable_here(seed) {
-                continue;
-            }
-            let run = run_around(seed, usable_here);
-            if run.len() < 2 {
-                continue;
-            }
-            seen.extend(&run);
-            let bytes: u64 = run.iter().map(|&index| block(index).size()).sum();
-            let addr = block(run[0]).addr();
-            if bytes >= self.need && best.as_ref().is_none_or(|(size, low, _)| (bytes, addr) < (*size, *low)) {
-                best = Some((bytes, addr, run));
-            }
-        }
-        best.map(|(.., run)| run)
-    }
-
-    /// Policy 3 for one entry.
-    fn internal(&mut self, e: usize) -> Result<Option<AllocDone>> {
-        let pool = self.pool;
-        let Some(me) = self.stream else { return Ok(None) };
-        let exact = pool.entries[e].kind == Kind::Direct;
-        let mut slow = Slow::lock(&pool.device);
-        let clock = self.now(&mut slow)?;
-        let mut shared = pool.shared.lock();
-        let holders = slow.holders(pool, e);
-        let mut best: Option<(Rank, u32, Option<StreamRef>)> = None;
-        let mut offer = |rank: Rank, index: u32, holder: Option<StreamRef>| {
-            if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                best = Some((rank, index, holder));
-            }
-        };
-        for &holder in holders.iter().filter(|&&holder| holder != me) {
-            let covered = slow.state(holder.slot()).covered_by(&clock);
-            let bins = slow.bins(holder, pool, e);
-            let rank = |waits: usize, index: u32| (waits, block(index).size(), block(index).seq(), block(index).addr());
-            let index = bins.oldest(self.need, exact);
-            if index != NIL {
-                offer(rank(usize::from(block(index).seq() > covered), index), index, Some(holder));
-            }
-            let near = if exact {
-                bins.exact(self.need, Upto::Seq(covered))
-            } else {
-                bins.best(self.need, Upto::Seq(covered))
-            };
-            if covered > 0 && near != NIL {
-                let index = bins.oldest(block(near).size(), true);
-                offer(rank(0, index), index, Some(holder));
-            }
-        }
-        let candidates: Vec<u32> = multis(&shared, e, self.need, exact).collect();
-        for index in candidates {
-            let points = &shared.points[&index];
-            let waits = self.waits(&mut slow, &clock, me, points).len();
-            let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
-            offer((waits, block(index).size(), oldest, block(index).addr()), index, None);
-        }
-        if let Some((_, index, holder)) = best {
-            let points = match holder {
-                Some(holder) => vec![At { stream: holder, seq: block(index).seq() }],
-                None => shared.points[&index].clone(),
-            };
-            self.detach(&mut slow, &mut shared, e, index, holder);
-            let waits = self.waits(&mut slow, &clock, me, &points);
-            return self.commit_waiting(slow, &mut shared, Found { index, entry: e, reason: Reason::Internal }, waits);
-        }
-        if !pool.entries[e].carves() {
-            return Ok(None);
-        }
-        // Runs of any adjacent free blocks, whatever their points.
-        let mut all: Vec<u32> = Vec::new();
-        let own = &shared.entries[e];
-        own.observed.each(|index| all.push(index));
-        own.unused.each(|index| all.push(index));
-        all.extend(own.multi.iter().map(|&(.., index)| index));
-        for &holder in &holders {
-            slow.bins(holder, pool, e).each(|index| all.push(index));
-        }
-        let members: HashSet<u32> = all.iter().copied().collect();
-        let mut seen: HashSet<u32> = HashSet::new();
-        let mut best: Option<(Rank, Vec<u32>, u64, Vec<At>)> = None;
-        for &seed in &all {
-            if seen.contains(&seed) {
-                continue;
-            }
-            let run = run_around(seed, |index| members.contains(&index));
-            seen.extend(&run);
-            let total: u64 = run.iter().map(|&index| block(index).size()).sum();
-            if run.len() < 2 || total < self.need {
-                continue;
-            }
-            let mut bytes = 0;
-            let mut consumed = Vec::new();
-            let mut points: Vec<At> = Vec::new();
-            for &index in &run {
-                if bytes >= self.need {
-                    break;
-                }
-                bytes += block(index).size();
-                consumed.push(index);
-                match block(index).stream() {
-                    OBSERVED => {}
-                    MULTI => points.extend(&shared.points[&index]),
-                    stream => points.push(At { stream, seq: block(index).seq() }),
-                }
-            }
-            let points = largest_per_stream(points);
-            let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
-            let waits = self.waits(&mut slow, &clock, me, &points);
-            let rank = (waits.len(), total, oldest, block(run[0]).addr());
-            if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                best = Some((rank, consumed, bytes, waits));
-            }
-        }
-        let Some((_, consumed, bytes, waits)) = best else { return Ok(None) };
-        self.weld(&mut slow, &mut shared, e, &consumed, bytes)?;
-        let found = Found { index: consumed[0], entry: e, reason: Reason::Internal };
-        self.commit_waiting(slow, &mut shared, found, waits)
-    }
-
-    /// The points the stream does not follow yet.
-    fn waits(&self, slow: &mut Slow<'_>, clock: &Clock, me: StreamRef, points: &[At]) -> Vec<At> {
-        points
-            .iter()
-            .copied()
-            .filter(|at| at.stream != me && slow.state(at.stream.slot()).covered_by(clock) < at.seq)
-            .collect()
-    }
-
-    /// Step 7 for one entry.
-    fn fresh_page(&mut self, e: usize) -> Result<Option<AllocDone>> {
-        let pool = self.pool;
-        let device = &*pool.device;
-        let entry = &pool.entries[e];
-        let granularity = device.options.page_granularity;
-        let Some(bytes) = entry.page_bytes(self.need, granularity).filter(|&bytes| bytes <= MAX_PAGE) else {
-            self.refused = true;
-            return Ok(None);
-        };
-        let tally = &pool.entry_tally[e];
-        let (address, index) = {
-            let mut slow = Slow::lock(device);
-            super::release::sweep_periods(&mut slow, pool);
-            let full = match entry.kind {
-                Kind::Sliced => tally.pages.load(Relaxed) >= entry.cap,
-                Kind::Cuda => tally.reserved.load(Relaxed).saturating_add(bytes) > entry.cap,
-                _ => false,
-            };
-            if full && !rules::off(rules::CAPS) {
-                return Ok(None);
-            }
-            if entry.kind == Kind::Direct && !rules::off(rules::RECLAIM) {
-                super::release::reclaim(&mut slow, pool, e, bytes);
-            }
-            let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
-            let mut granted = device.granted.lock();
-            let address = granted.next_address;
-            let after = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity));
-            match after {
-                Some(after) if after <= END_ADDRESS => granted.next_address = after,
-                _ => {
-                    pool.shared.lock().stock.give(index);
-                    self.refused = true;
-                    return Ok(None);
-                }
-            }
-            // The quota is taken before the device is asked.
-            pool.tally.ask(bytes);
-            tally.ask(bytes);
-            (address, index)
-        };
-        let answer = device.source.allocate(bytes, address);
-        let mut slow = Slow::lock(device);
-        let unit = if entry.carves() { device.options.alignment } else { 0 };
-        let slot = answer.ok().and_then(|grant| match page::open(address, bytes, unit) {
-            Some(slot) => Some((slot, grant)),
-            None => {
-                let _ = device.source.release(grant, bytes);
-                None
-            }
-        });
-        let Some((slot, grant)) = slot else {
-            self.refused = true;
-            pool.tally.refused(bytes);
-            tally.refused(bytes);
-            pool.shared.lock().stock.give(index);
-            let mut granted = device.granted.lock();
-            // Addresses follow the pages that were granted. Another thread may have gone on meanwhile.
-            if granted.next_address == (address + bytes).next_multiple_of(granularity) {
-                granted.next_address = address;
-            }
-            drop(granted);
-            device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
-            return Ok(None);
-        };
-        pool.tally.granted();
-        tally.granted();
-        device.page_allocs.fetch_add(1, Relaxed);
-        device.reserved.fetch_add(bytes, Relaxed);
-        device.tell(&Event::PageGranted { pool: pool.id, entry: e as u32, bytes, address });
-        let record = page(slot);
-        record.pointer.store(grant.pointer, Relaxed);
-        record.pool.store(pool.slot, Relaxed);
-        record.entry.store(e as u32, Relaxed);
-        record.device_slot.store(device.slot, Relaxed);
-        record.legacy.store(device.order.legacy.slot(), Relaxed);
-        record.device_uid.store(device.uid, Relaxed);
-        record.free_since.store(pool.allocations.get(), Relaxed);
-        let mut shared = pool.shared.lock();
-        let b = block(index);
-        let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
-        b.set_addr(address);
-        b.set_size_flags(whole, FREE | UNUSED);
-        b.set_stream(OBSERVED);
-        b.set_seq(0);
-        b.set_page(slot);
-        b.set_prev(NIL);
-        b.set_next(NIL);
-        record.first.store(index, Relaxed);
-        record.index.set(address, index);
-        device.by_address.write().insert(address, slot);
-        if grant.pointer != 0 {
-            device.by_pointer.write().insert(grant.pointer, slot);
-        }
-        device.granted.lock().grants.insert(slot, grant);
-        shared.entries[e].pages.insert(slot);
-        super::release::list_empty(pool, e, slot);
-        match self.now(&mut slow) {
-            Ok(_) => self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),
-            Err(error) => {
-                let own = &mut shared.entries[e];
-                if entry.kind == Kind::Cuda {
-                    own.unused.insert(index)
-                } else {
-                    own.observed.insert(index)
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn commit(&mut self, slow: Slow<'_>, shared: &mut PoolShared, found: Found) -> Result<Option<AllocDone>> {
+        found: Found,
+    ) -> Result<Option<AllocDone>> {
         self.commit_waiting(slow, shared, found, Vec::new())
     }
 
     /// The found block (in no structure any more) becomes the allocation: cut, counted, numbered.
-    fn commit_waiting(
+    pub(super) fn commit_waiting(
         &mut self,
         mut slow: Slow<'_>,
         shared: &mut PoolShared,
@@ -1050,7 +691,7 @@ impl Request<'_> {
     }
 }
 
-fn out_of_records() -> Error {
+pub(super) fn out_of_records() -> Error {
     Error::new(Status::OutOfMemory, "out of memory: the process has no block record left (2^28 blocks)")
 }
 
@@ -1065,7 +706,7 @@ fn consider(best: &mut Option<(u64, u64, u32, Option<StreamRef>)>, index: u32, h
 }
 
 /// Multi blocks that fit, best first.
-fn multis(shared: &PoolShared, e: usize, need: u64, exact: bool) -> impl Iterator<Item = u32> + '_ {
+pub(super) fn multis(shared: &PoolShared, e: usize, need: u64, exact: bool) -> impl Iterator<Item = u32> + '_ {
     shared.entries[e]
         .multi
         .range((need, 0, 0)..)
@@ -1081,7 +722,7 @@ fn remove_multi(shared: &mut PoolShared, e: usize, index: u32) {
 }
 
 /// The streams that are a point of some free block of the entry, lowest first.
-fn point_streams(holders: &[StreamRef], shared: &PoolShared, e: usize) -> Vec<StreamRef> {
+pub(super) fn point_streams(holders: &[StreamRef], shared: &PoolShared, e: usize) -> Vec<StreamRef> {
     let mut streams = holders.to_vec();
     for &(.., index) in &shared.entries[e].multi {
         streams.extend(shared.points[&index].iter().map(|at| at.stream));
@@ -1095,69 +736,6 @@ pub(crate) fn largest_per_stream(mut points: Vec<At>) -> Vec<At> {
     points.sort_unstable_by_key(|at| (at.stream, Reverse(at.seq)));
     points.dedup_by_key(|at| at.stream);
     points
-}
-
-/// Why a free block may be part of a span, if it may.
-fn usable(
-    shared: &PoolShared,
-    index: u32,
-    bound: &SlotMap<StreamRef, (u64, Reason)>,
-    answers: &SlotMap<StreamRef, u64>,
-    locked: &[StreamRef],
-) -> Option<Reason> {
-    let one = |at: At| match bound.get(&at.stream) {
-        Some(&(upto, reason)) if at.seq <= upto => Some(reason),
-        _ => answers.get(&at.stream).filter(|&&upto| at.seq <= upto).map(|_| Reason::Opportunistic),
-    };
-    let b = block(index);
-    if !b.has(FREE) {
-        return None;
-    }
-    match b.stream() {
-        OBSERVED if rules::off(rules::OBSERVED) => None,
-        OBSERVED => Some(Reason::Observed),
-        MULTI => {
-            let mut weakest = Reason::SameStream;
-            for &at in shared.points.get(&index)? {
-                weakest = weakest.max(one(at)?);
-            }
-            Some(weakest)
-        }
-        // Only a locked stream's blocks stay as they are.
-        stream if locked.binary_search(&stream).is_ok() => one(At { stream, seq: b.seq() }),
-        _ => None,
-    }
-}
-
-/// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
-/// block of the entry are locked, so what is free and accepted stays as it is.
-fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
-    let touches = |left: u32, right: u32| {
-        let (l, r) = (block(left), block(right));
-        l.page() == r.page() && l.end() == r.addr()
-    };
-    let mut left = Vec::new();
-    let mut at = seed;
-    loop {
-        let prev = block(at).prev();
-        if prev == NIL || !member(prev) || !touches(prev, at) {
-            break;
-        }
-        left.push(prev);
-        at = prev;
-    }
-    left.reverse();
-    left.push(seed);
-    at = seed;
-    loop {
-        let next = block(at).next();
-        if next == NIL || !member(next) || !touches(at, next) {
-            break;
-        }
-        left.push(next);
-        at = next;
-    }
-    left
 }
 
 /// Takes a free block out of its structure, whichever that is.
@@ -1180,7 +758,7 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
 }
 
 /// Puts a free block into the structure of `domain`, without merging.
-fn attach_any(
+pub(super) fn attach_any(
     slow: &mut Slow<'_>,
     shared: &mut PoolShared,
     pool: &Arc<Pool>,

@@ -1,0 +1,127 @@
+//! Step 7 of an allocation: a fresh page from the device (`docs/placement.md` §7). No lock is held while it is asked.
+
+use super::alloc::{Found, Request, out_of_records};
+use super::block::{FREE, NIL, OBSERVED, UNUSED, block};
+use super::config::MAX_PAGE;
+use super::observer::{AllocDone, Event};
+use super::page::{self, page};
+use super::state::{END_ADDRESS, Kind, Slow};
+use super::{Reason, release};
+use crate::device_source::PageSource;
+use crate::error::Result;
+use crate::rules;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Request<'_> {
+    /// Step 7 for one entry.
+    pub(super) fn fresh_page(&mut self, e: usize) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let device = &*pool.device;
+        let entry = &pool.entries[e];
+        let granularity = device.options.page_granularity;
+        let Some(bytes) = entry.page_bytes(self.need, granularity).filter(|&bytes| bytes <= MAX_PAGE) else {
+            self.refused = true;
+            return Ok(None);
+        };
+        let tally = &pool.entry_tally[e];
+        let (address, index) = {
+            let mut slow = Slow::lock(device);
+            release::sweep_periods(&mut slow, pool);
+            let full = match entry.kind {
+                Kind::Sliced => tally.pages.load(Relaxed) >= entry.cap,
+                Kind::Cuda => tally.reserved.load(Relaxed).saturating_add(bytes) > entry.cap,
+                _ => false,
+            };
+            if full && !rules::off(rules::CAPS) {
+                return Ok(None);
+            }
+            if entry.kind == Kind::Direct && !rules::off(rules::RECLAIM) {
+                release::reclaim(&mut slow, pool, e, bytes);
+            }
+            let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
+            let mut granted = device.granted.lock();
+            let address = granted.next_address;
+            let after = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity));
+            match after {
+                Some(after) if after <= END_ADDRESS => granted.next_address = after,
+                _ => {
+                    pool.shared.lock().stock.give(index);
+                    self.refused = true;
+                    return Ok(None);
+                }
+            }
+            // The quota is taken before the device is asked.
+            pool.tally.ask(bytes);
+            tally.ask(bytes);
+            (address, index)
+        };
+        let answer = device.source.allocate(bytes, address);
+        let mut slow = Slow::lock(device);
+        let unit = if entry.carves() { device.options.alignment } else { 0 };
+        let slot = answer.ok().and_then(|grant| match page::open(address, bytes, unit) {
+            Some(slot) => Some((slot, grant)),
+            None => {
+                let _ = device.source.release(grant, bytes);
+                None
+            }
+        });
+        let Some((slot, grant)) = slot else {
+            self.refused = true;
+            pool.tally.refused(bytes);
+            tally.refused(bytes);
+            pool.shared.lock().stock.give(index);
+            let mut granted = device.granted.lock();
+            // Addresses follow the pages that were granted. Another thread may have gone on meanwhile.
+            if granted.next_address == (address + bytes).next_multiple_of(granularity) {
+                granted.next_address = address;
+            }
+            drop(granted);
+            device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
+            return Ok(None);
+        };
+        pool.tally.granted();
+        tally.granted();
+        device.page_allocs.fetch_add(1, Relaxed);
+        device.reserved.fetch_add(bytes, Relaxed);
+        device.tell(&Event::PageGranted { pool: pool.id, entry: e as u32, bytes, address });
+        let record = page(slot);
+        record.pointer.store(grant.pointer, Relaxed);
+        record.pool.store(pool.slot, Relaxed);
+        record.entry.store(e as u32, Relaxed);
+        record.device_slot.store(device.slot, Relaxed);
+        record.legacy.store(device.order.legacy.slot(), Relaxed);
+        record.device_uid.store(device.uid, Relaxed);
+        record.free_since.store(pool.allocations.get(), Relaxed);
+        let mut shared = pool.shared.lock();
+        let b = block(index);
+        let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
+        b.set_addr(address);
+        b.set_size_flags(whole, FREE | UNUSED);
+        b.set_stream(OBSERVED);
+        b.set_seq(0);
+        b.set_page(slot);
+        b.set_prev(NIL);
+        b.set_next(NIL);
+        record.first.store(index, Relaxed);
+        record.index.set(address, index);
+        device.by_address.write().insert(address, slot);
+        if grant.pointer != 0 {
+            device.by_pointer.write().insert(grant.pointer, slot);
+        }
+        device.granted.lock().grants.insert(slot, grant);
+        shared.entries[e].pages.insert(slot);
+        release::list_empty(pool, e, slot);
+        match self.now(&mut slow) {
+            Ok(_) => self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),
+            Err(error) => {
+                let own = &mut shared.entries[e];
+                if entry.kind == Kind::Cuda {
+                    own.unused.insert(index)
+                } else {
+                    own.observed.insert(index)
+                }
+                Err(error)
+            }
+        }
+    }
+}
