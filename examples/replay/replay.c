@@ -158,7 +158,6 @@ int main(int argc, char **argv)
         printf("  %-22s %15" PRIu64 "  (%" PRIu64 " allocations, %" PRIu64 " frees, %" PRIu64 " streams)\n", "events",
                result.events, result.allocs, result.frees, result.streams);
         print_bytes("live at the peak", result.live_peak);
-        print_bytes("live or pending", result.live_and_pending_peak);
         print_bytes("used at the peak", result.used_peak);
         print_bytes("reserved at the peak", result.reserved_peak);
         printf("  %-22s %15.4f  (live / reserved, each at its peak)\n", "efficiency", efficiency);
