@@ -272,11 +272,8 @@ fn every_struct_that_is_filled_refuses_a_wrong_size_and_stays_as_it_was() {
             let mut value = sized!($name);
             value.struct_size = 8;
             // SAFETY: the struct is longer than it says.
-            refused(
-                unsafe { $call(&raw mut value) },
-                SMP_ERROR_INVALID_VALUE,
-                &["struct_size is 8", stringify!($name)],
-            );
+            let status = unsafe { $call(&raw mut value) };
+            refused(status, SMP_ERROR_INVALID_VALUE, &["struct_size is 8", stringify!($name)]);
             let zero = sized!($name);
             let bytes = |value: &$name| {
                 // SAFETY: these structs have no padding.
@@ -284,7 +281,9 @@ fn every_struct_that_is_filled_refuses_a_wrong_size_and_stays_as_it_was() {
                 all[4..].to_vec()
             };
             assert_eq!(bytes(&value), bytes(&zero), "a refused call writes nothing");
-            refused(unsafe { $call(ptr::null_mut()) }, SMP_ERROR_INVALID_VALUE, &["out must not be null"]);
+            // SAFETY: a null struct is what is tested.
+            let status = unsafe { $call(ptr::null_mut()) };
+            refused(status, SMP_ERROR_INVALID_VALUE, &["out must not be null"]);
         }};
     }
     check!(smp_device_info, |out| smp_device_get_info(device, out));
