@@ -72,8 +72,8 @@ impl Graph {
         while ran < count && self.can_run(line) {
             self.lines[line].executed += 1;
             ran += 1;
+            self.settle();
         }
-        self.settle();
         ran
     }
 
