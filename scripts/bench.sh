@@ -39,9 +39,15 @@ flags=(-std=c++17 -O3 -DNDEBUG -g -Wall -Wextra -pthread -DHAVE_CALLGRIND)
 compile() { # compile PROGRAM "PEERS" ARGUMENTS...: a peer that does not build is left out and said to be missing
     local program=$1 peers=$2
     shift 2
+    # The headers of others and the library do not change behind our back; our own sources may.
+    if [ -x "$programs/$program" ] && [ "$(cat "$programs/$program.flags" 2>/dev/null)" = "$*" ] &&
+        [ -z "$(find benches include scripts/bench.sh "$work/peers-rs/release/libpeers.a" -newer "$programs/$program" \
+            \( -name "*.?pp" -o -name "*.h" -o -name "*.a" -o -name bench.sh \) -print -quit 2>/dev/null)" ]; then
+        return 0
+    fi
     say "building $program"
     rm -f "$programs/$program"
-    g++ "${flags[@]}" "$@" -o "$programs/$program" >"$work/$program.log" 2>&1 && return
+    g++ "${flags[@]}" "$@" -o "$programs/$program" >"$work/$program.log" 2>&1 && { echo "$*" >"$programs/$program.flags"; return; }
     missing+=(--missing "$peers: did not compile, see $program.log")
     return 0
 }
