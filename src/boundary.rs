@@ -211,3 +211,60 @@ pub(crate) fn text_field<const N: usize>(text: &str) -> [c_char; N] {
     copy_text(&mut field, text);
     field
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{smp_error, smp_last_error};
+
+    /// A struct that had two fields in the first version and has three now.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Grown {
+        struct_size: u32,
+        first: u32,
+        later: u64,
+    }
+    sized!(Grown, "grown", 8);
+
+    fn last() -> (u32, String) {
+        let mut error = smp_error { struct_size: 512, status: 0, driver_code: 0, reserved: 0, text: [0; 496] };
+        // SAFETY: a struct with its size stated.
+        assert_eq!(unsafe { smp_last_error(&mut error) }, smp_status::SMP_SUCCESS);
+        let text: Vec<u8> = error.text.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+        (error.status, String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn a_panic_becomes_an_internal_error_with_its_text() {
+        let status = call(|| panic!("the {} broke", "frobnicator"));
+        assert_eq!(status, smp_status::SMP_ERROR_INTERNAL);
+        assert_eq!(last().0, smp_status::SMP_ERROR_INTERNAL as u32);
+        assert!(last().1.contains("the frobnicator broke"), "{:?}", last());
+        let status = answer(|| std::panic::panic_any(7));
+        assert_eq!(status, smp_status::SMP_ERROR_INTERNAL);
+    }
+
+    #[test]
+    fn an_older_callers_struct_reads_as_if_the_new_fields_were_zero() {
+        let given = Grown { struct_size: 8, first: 5, later: 77 };
+        // SAFETY: the struct is longer than it says.
+        let read = unsafe { read(&given, "given") }.unwrap();
+        assert_eq!(read, Grown { struct_size: 8, first: 5, later: 0 });
+    }
+
+    #[test]
+    fn an_older_callers_struct_is_filled_no_further_than_it_says() {
+        let mut given = Grown { struct_size: 8, first: 0, later: 77 };
+        // SAFETY: the struct is longer than it says.
+        unsafe { Out::new(&mut given, "given") }.unwrap().write(Grown { struct_size: 0, first: 5, later: 6 });
+        assert_eq!(given, Grown { struct_size: 8, first: 5, later: 77 });
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters_and_end_with_a_nul() {
+        assert_eq!(text_field::<4>("abc"), [b'a' as c_char, b'b' as c_char, b'c' as c_char, 0]);
+        assert_eq!(text_field::<4>("ab\u{e9}"), [b'a' as c_char, b'b' as c_char, 0, 0]);
+        assert_eq!(text_field::<4>("abcdef"), [b'a' as c_char, b'b' as c_char, b'c' as c_char, 0]);
+    }
+}
