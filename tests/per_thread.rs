@@ -80,7 +80,7 @@ fn each_twin_acts_on_the_threads_own_stream() {
     };
     let (mut a, mut b, mut p) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let desc = smp_alloc_desc { size: 8, ..sized!(smp_alloc_desc) };
-    // SAFETY (all below): out-parameters are valid or may be null.
+    // SAFETY: the out-parameter is valid.
     step(1, "alloc_async", &mut || unsafe { smp_alloc_async_ptsz(pool, 8, null, &mut a) });
     // SAFETY: as above.
     step(1, "alloc_async_ex", &mut || unsafe { smp_alloc_async_ex_ptsz(pool, &desc, &mut b) });
