@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many past clocks, and how many past barriers, a stream remembers for points the host has not observed. Beyond
 /// that the oldest are dropped, which can only make an answer more careful.
-const LOG_LIMIT: usize = 1024;
+const LOG_LIMIT: usize = 65536;
 
 /// A stream's record. `X` is what the layers above keep under the stream's lock.
 #[derive(Default)]

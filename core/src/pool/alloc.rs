@@ -299,6 +299,9 @@ impl Request<'_> {
                         device.pools.lock().iter().filter(|other| other.id != self.pool.id).cloned().collect();
                     for pool in std::iter::once(self.pool).chain(&others) {
                         gave_back |= super::release::release_all(&mut slow, pool) > 0;
+                        if pool.destroyed.load(Relaxed) {
+                            super::release::forget_if_empty(&mut slow, pool);
+                        }
                     }
                 }
                 if gave_back {

@@ -334,6 +334,11 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
 /// A destroyed pool gives back what it can; with nothing left it is gone.
 pub(crate) fn bury(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     release_all(slow, pool);
+    forget_if_empty(slow, pool);
+}
+
+/// A destroyed pool with no page left is gone.
+pub(crate) fn forget_if_empty(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     let live: bool = {
         let shared = pool.shared.lock();
         shared.entries.iter().any(|entry| !entry.pages.is_empty())

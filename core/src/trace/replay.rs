@@ -228,17 +228,20 @@ impl Drop for Stage {
         if self.observed {
             self.inner.observe(None);
         }
+        // Whatever the trace told the device to refuse, it takes everything back now.
+        self.inner.source.refuse_pages(0, 0);
+        self.inner.source.refuse_releases(0);
         let live = self.allocations.values().flatten().map(|&(id, _)| id);
         for id in live.chain(self.plain.iter().copied().filter(|id| id.0 != 0)) {
             let _ = pool::free(id);
         }
+        let _ = device::synchronize(self.device);
         for &id in self.pools.values() {
             let _ = pool::destroy(id);
         }
         for &id in self.events.values() {
             let _ = event::destroy(id);
         }
-        let _ = device::synchronize(self.device);
         let _ = device::close(self.device);
     }
 }
