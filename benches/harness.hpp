@@ -28,6 +28,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(HAVE_CALLGRIND)
@@ -55,10 +57,11 @@ enum Can : unsigned {
 constexpr uint64_t NONE = UINT64_MAX;
 struct Figures {
     uint64_t reserved_peak = NONE;
-    uint64_t device_calls = NONE;
+    uint64_t device_calls = NONE;  ///< calls that ask the device for memory, move it or give it back
+    uint64_t queries = NONE;       ///< times the device was asked how far a stream has run
     uint64_t metadata = NONE;  ///< bytes of records, by its own account
     uint64_t pages = NONE;
-    uint64_t moves = NONE;     ///< chunks moved and device synchronises, where an allocator has such things
+    uint64_t held = NONE;      ///< bytes that are live, or free but not everyone's yet, by its own account
 };
 
 inline uint64_t now_ns() {
@@ -146,9 +149,9 @@ public:
     Line &figures(const Figures &f) {
         return number("reserved_peak", f.reserved_peak)
             .number("device_calls", f.device_calls)
+            .number("queries", f.queries)
             .number("metadata", f.metadata)
-            .number("pages", f.pages)
-            .number("moves", f.moves);
+            .number("pages", f.pages);
     }
     void print() { std::printf("%s, \"rss_peak\": %" PRIu64 "}\n", text_.c_str(), status_kib("VmHWM:") * 1024); }
 
@@ -484,11 +487,13 @@ void threads(const Options &o, int count, bool own_stream) {
 }
 
 /// One event of a trace, as benches/run.py writes them: slots are numbered anew so that a table of live blocks is small.
+/// What is neither an allocation nor a free is done by those adapters that have it, and is no event of the figures.
+enum Op : uint16_t { Free, Alloc, Record, Wait, Sync, SyncDevice, SyncEvent, Submit, Advance, User };
 struct TraceEvent {
-    uint64_t size;
-    uint32_t slot;
+    uint64_t size;    // bytes; of Submit and Advance: operations
+    uint32_t slot;    // of Record, Wait, SyncEvent: the event
     uint16_t stream;
-    uint16_t is_alloc;
+    uint16_t op;
 };
 static_assert(sizeof(TraceEvent) == 16, "as benches/run.py packs it");
 
@@ -501,25 +506,61 @@ inline std::vector<TraceEvent> read_trace(const std::string &path) {
     return events;
 }
 
+template <class A, class = void>
+struct HasOperations : std::false_type {};
+template <class A>
+struct HasOperations<A, std::void_t<decltype(std::declval<A &>().operation(std::declval<const TraceEvent &>(), nullptr))>>
+    : std::true_type {};
+
+/// Plays one event.
+template <class A>
+void play(A &a, const TraceEvent &e, std::vector<Item<A>> &items) {
+    if (e.op == Alloc) {
+        take(a, items[e.slot], e.size, e.stream);
+    } else if (e.op == Free) {
+        auto &item = items[e.slot];
+        a.free(item.block, item.size, A::can & CrossFree ? e.stream : item.stream);
+    } else if constexpr (HasOperations<A>::value) {
+        a.operation(e, e.op == User ? &items[e.slot].block : nullptr);
+    }
+}
+
+/// The peak of live plus pending bytes over one round, for an allocator that tells it; beside the clock.
+template <class A>
+uint64_t held_peak(const std::vector<TraceEvent> &events, uint32_t slots, int streams, Progress progress) {
+    A a(streams, progress);
+    if (a.figures().held == NONE) return NONE;
+    std::vector<Item<A>> items(slots);
+    uint64_t peak = 0;
+    for (const TraceEvent &e : events) {
+        play(a, e, items);
+        peak = std::max(peak, a.figures().held);
+    }
+    return peak;
+}
+
 /// A recorded trace, `rounds` times on one pool; what is alive at the end of a round is freed before the next, untimed.
 template <class A>
 void trace(const Options &o, const std::string &path, int rounds) {
     auto events = read_trace(path);
     uint32_t slots = 0;
     int streams = 1;
+    Progress progress = Progress::Eager;
     for (auto &e : events) {
-        slots = std::max(slots, e.slot + 1);
+        if (e.op == Alloc) slots = std::max(slots, e.slot + 1);
         streams = std::max(streams, int(e.stream) + 1);
+        // Such a trace says when work runs. For an allocator that cannot be told, it runs at once: its best case.
+        if (e.op >= Record && HasOperations<A>::value) progress = Progress::Lazy;
     }
     if (streams > 1 && !(A::can & Streams)) {
         Line(A::name(), "trace").raw("\"skipped\": \"has no streams\"").print();
         return;
     }
-    A a(streams, Progress::Eager);
+    A a(streams, progress);
     std::vector<Item<A>> items(slots);
     std::vector<uint8_t> alive(slots);
     std::string text = "\"rounds\": [";
-    uint64_t live = 0, peak = 0, calls_before = 0;
+    uint64_t live = 0, peak = 0, calls_before = 0, queries_before = 0;
     for (int round = 0; round < rounds; ++round) {
         Times times;
         times.reserve(events.size() / 100 + 1);
@@ -528,18 +569,11 @@ void trace(const Options &o, const std::string &path, int rounds) {
             CALLGRIND_ZERO_STATS;
         }
         for (size_t at = 0; at < events.size();) {
-            size_t end = std::min(at + 100, events.size()), n = end - at;
+            size_t end = at, n = 0;
+            for (; n < 100 && end < events.size(); ++end) n += events[end].op <= Alloc;
             uint64_t start = now_ns();
-            for (; at < end; ++at) {
-                const TraceEvent &e = events[at];
-                auto &item = items[e.slot];
-                if (e.is_alloc) {
-                    take(a, item, e.size, e.stream);
-                } else {
-                    a.free(item.block, item.size, A::can & CrossFree ? e.stream : item.stream);
-                }
-            }
-            times.add(now_ns() - start, n);
+            for (; at < end; ++at) play(a, events[at], items);
+            if (n != 0) times.add(now_ns() - start, n);
         }
         if (o.count && round == rounds - 1) {
             CALLGRIND_STOP_INSTRUMENTATION;
@@ -548,8 +582,9 @@ void trace(const Options &o, const std::string &path, int rounds) {
         std::fill(alive.begin(), alive.end(), 0);
         live = 0;
         for (auto &e : events) {
-            alive[e.slot] = uint8_t(e.is_alloc);
-            if (e.is_alloc) {
+            if (e.op > Alloc) continue;
+            alive[e.slot] = uint8_t(e.op == Alloc);
+            if (e.op == Alloc) {
                 live += e.size;
                 peak = std::max(peak, live);
             } else {
@@ -561,12 +596,14 @@ void trace(const Options &o, const std::string &path, int rounds) {
         Figures f = a.figures();
         text += std::string(round ? ", " : "") + "{" + times.json();
         if (f.device_calls != NONE) text += ", \"device_calls\": " + std::to_string(f.device_calls - calls_before);
+        if (f.queries != NONE) text += ", \"queries\": " + std::to_string(f.queries - queries_before);
         if (f.reserved_peak != NONE) text += ", \"reserved_peak\": " + std::to_string(f.reserved_peak);
         text += "}";
         calls_before = f.device_calls;
+        queries_before = f.queries;
     }
     Line(A::name(), "trace").raw(text + "]").number("streams", uint64_t(streams)).figures(a.figures())
-        .number("live_peak", peak).print();
+        .number("live_peak", peak).number("held_peak", streams > 1 ? held_peak<A>(events, slots, streams, progress) : NONE).print();
 }
 
 template <class A>

@@ -42,14 +42,36 @@ public:
         must(smp_event_record(device_, events_[size_t(from)], streams_[size_t(from)]), "smp_event_record");
         must(smp_stream_wait_event(device_, streams_[size_t(to)], events_[size_t(from)]), "smp_stream_wait_event");
     }
+    void operation(const bench::TraceEvent &e, Block *block) {
+        smp_stream stream = streams_[e.stream];
+        if (e.op == bench::Record || e.op == bench::Wait || e.op == bench::SyncEvent)
+            while (events_.size() <= e.slot) {
+                events_.push_back(nullptr);
+                must(smp_event_create(device_, 0, &events_.back()), "smp_event_create");
+            }
+        switch (e.op) {
+            case bench::Record: must(smp_event_record(device_, events_[e.slot], stream), "smp_event_record"); break;
+            case bench::Wait: must(smp_stream_wait_event(device_, stream, events_[e.slot]), "smp_stream_wait_event"); break;
+            case bench::Sync: must(smp_stream_synchronize(device_, stream), "smp_stream_synchronize"); break;
+            case bench::SyncDevice: must(smp_device_synchronize(device_), "smp_device_synchronize"); break;
+            case bench::SyncEvent: must(smp_event_synchronize(events_[e.slot]), "smp_event_synchronize"); break;
+            case bench::Submit: must(smp_model_stream_submit(device_, stream, e.size, nullptr), "smp_model_stream_submit"); break;
+            case bench::Advance: must(smp_model_stream_advance(device_, stream, e.size, nullptr), "smp_model_stream_advance"); break;
+            case bench::User: must(smp_allocation_add_user(*block, stream), "smp_allocation_add_user"); break;
+            default: break;
+        }
+    }
     bench::Figures figures() {
         smp_pool_stats stats = SMP_POOL_STATS_INIT;
         must(smp_pool_get_stats(pool_, &stats), "smp_pool_get_stats");
         bench::Figures f;
         f.reserved_peak = stats.reserved_high;
-        f.device_calls = stats.device_calls;
+        // The others' event queries are not counted as device calls either.
+        f.device_calls = stats.device_calls - stats.progress_queries;
+        f.queries = stats.progress_queries;
         f.metadata = stats.metadata_bytes;
         f.pages = stats.pages;
+        f.held = stats.requested + stats.pending_bytes;
         return f;
     }
 

@@ -3,7 +3,7 @@
 #
 # bench.sh [--quick] [--traces DIR]... [--build BUILD_DIR]
 #   --quick       fewer cases and one repetition: minutes instead of most of an hour
-#   --traces DIR  version-1 traces to replay besides those in traces/ (may be repeated)
+#   --traces DIR  traces of either version to replay besides those in traces/ (may be repeated)
 #   --build DIR   a built tree of the top-level CMakeLists.txt (default: build/release, built here)
 #
 # Needs gcc, python3 with pip, and cargo; valgrind counts instructions, strace futex calls. The peers come from PyPI and
