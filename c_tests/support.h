@@ -1,6 +1,6 @@
 /* support.h: what the C tests share: short names for set-up calls that must succeed, and for reading figures.
  *
- * A set-up call that fails ends the program at once with its text: nothing after it could be trusted. What a test is
+ * A set-up call that fails is printed with its text and ends the test: nothing after it could be trusted. What a test is
  * about, it calls itself and checks with CHECK_STATUS. Compiles as C99 and as C++11.
  */
 #ifndef SMP_C_TESTS_SUPPORT_H
@@ -38,11 +38,10 @@ static inline void must_at(smp_status status, const char *file, int line, const 
         return;
     printf("%s:%d: set-up failed: %s gives %s: %s\n", file, line, what, smp_status_name((uint32_t)status),
            last_message());
-    fflush(stdout);
-    exit(1);
+    test_abandon();
 }
 
-/* A set-up call that must succeed. */
+/* A set-up call that must succeed; not in a callback or another thread. */
 #define must(call) must_at((call), __FILE__, __LINE__, #call)
 
 static inline void check_status_at(smp_status actual, smp_status expected, const char *file, int line,

@@ -5,8 +5,9 @@
  *     TEST_MAIN(RUN(first_rule) RUN(second_rule))
  *
  * Each test prints one line, `ok name` or `FAILED name`. A check that fails prints file, line, the expression and the
- * values, and the test goes on; the program's exit status is 1. A test that executes no check fails, so does a program
- * that runs no test: a test that cannot fail is worth nothing. `test_x WORD` runs the tests whose names hold WORD.
+ * values, and the test goes on; the program's exit status is 1. A test whose set-up fails is left with test_abandon() and
+ * fails alone. A test that executes no check fails, so does a program that runs no test: a test that cannot fail is worth
+ * nothing. `test_x WORD` runs the tests whose names hold WORD.
  *
  * Compiles as C99 and as C++11.
  */
@@ -22,12 +23,28 @@
 #include <string.h>
 #ifdef __cplusplus
 #include <exception>
+#else
+#include <setjmp.h>
 #endif
 
 static unsigned long test_checks;   /* executed in the current test */
 static unsigned long test_failures; /* in the current test */
 static int test_run_count;
 static int test_failed_count;
+
+/* Leaves the current test, which fails. Not from a callback or another thread. */
+#ifdef __cplusplus
+struct test_abandoned : std::exception {
+    const char *what() const noexcept override { return "its set-up failed"; }
+};
+[[noreturn]] static inline void test_abandon() { throw test_abandoned(); }
+#else
+static jmp_buf test_jump;
+static inline void test_abandon(void)
+{
+    longjmp(test_jump, 1);
+}
+#endif
 
 static inline void test_note(int holds, const char *file, int line, const char *what)
 {
@@ -94,7 +111,12 @@ static inline void test_one(void (*test)(void), const char *name, const char *wo
         printf("%s threw: %s\n", name, error.what());
     }
 #else
-    test();
+    if (setjmp(test_jump) == 0) {
+        test();
+    } else {
+        ++test_failures;
+        printf("%s: its set-up failed\n", name);
+    }
 #endif
     ++test_run_count;
     if (test_checks == 0) {
