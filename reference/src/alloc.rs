@@ -298,6 +298,7 @@ impl Device {
             return Some(executed);
         }
         if request.answers.len() == MOST_QUESTIONS {
+            self.ninth_questions += 1;
             return None;
         }
         self.pools[request.pool].counted.progress_queries += 1;
@@ -468,6 +469,9 @@ impl Device {
         let page = shelf.pages.iter_mut().find(|page| page.base == found.base).expect("a page that was found");
         let taken = consumed(&page.blocks[found.first..], if whole { 1 } else { request.need });
         page.blocks.drain(found.first..found.first + taken.len());
+        if taken.len() > 1 {
+            self.spans[found.reason as usize] += 1;
+        }
         let bytes = taken.iter().map(|block| block.bytes).sum();
         let bytes = if whole { bytes } else { request.need.min(bytes) };
         let address = taken[0].address;

@@ -63,6 +63,8 @@ pub struct Device {
     /// Pages granted and taken back so far.
     pub(crate) page_allocs: u64,
     pub(crate) page_frees: u64,
+    pub(crate) spans: [u64; 6],
+    pub(crate) ninth_questions: u64,
 }
 
 type Answer<T> = Result<T, Failure>;
@@ -82,6 +84,8 @@ impl Device {
             next_address: 0x53F0_0000_0000_0000,
             page_allocs: 0,
             page_frees: 0,
+            spans: [0; 6],
+            ninth_questions: 0,
         }
     }
 
@@ -92,6 +96,14 @@ impl Device {
     /// Pages granted and pages taken back so far.
     pub fn page_calls(&self) -> (u64, u64) {
         (self.page_allocs, self.page_frees)
+    }
+    /// Allocations served by several blocks, by reason.
+    pub fn spans(&self) -> [u64; 6] {
+        self.spans
+    }
+    /// How often policy 2 would have needed a ninth question.
+    pub fn ninth_questions(&self) -> u64 {
+        self.ninth_questions
     }
     /// Pools not destroyed, or with pages left.
     pub fn pools_left(&self) -> usize {

@@ -223,6 +223,16 @@ impl Reference {
         names.borrow_mut().streams.insert(0, 0);
         Reference { device: Device::new(options), names }
     }
+
+    /// How many allocations so far were served by a span of several blocks, by reason.
+    pub fn spans(&self) -> [u64; 6] {
+        self.device.spans()
+    }
+
+    /// How often policy 2 would have needed a ninth question.
+    pub fn ninth_questions(&self) -> u64 {
+        self.device.ninth_questions()
+    }
 }
 
 /// `None`: a name that stands for nothing.
@@ -416,11 +426,11 @@ struct Plan {
     streams: Vec<Id>,
     events: Vec<Id>,
     pools: Vec<Id>,
-    /// Those that may be live; the others are kept in `stale`.
+    /// The live ones; the freed are kept in `stale`.
     blocks: Vec<Id>,
     stale: Vec<Id>,
     cuda: bool,
-    /// Percent of allocations that are followed by many frees.
+    /// Most sizes are up to this many times 512.
     size_units: u64,
 }
 
@@ -495,7 +505,7 @@ impl Plan {
             }
             entries
         };
-        let on = |dice: &mut Dice| dice.chance(80);
+        let on = |dice: &mut Dice| dice.chance(75);
         Config {
             policy_1: on(&mut self.dice),
             policy_2: on(&mut self.dice),
@@ -544,8 +554,6 @@ impl Plan {
 
     fn free(&mut self) -> Op {
         let block = self.block();
-        self.blocks.retain(|&other| other != block);
-        self.stale.push(block);
         let stream = if self.dice.chance(7) { None } else { Some(self.stream()) };
         Op::Free { block, stream }
     }
@@ -571,21 +579,13 @@ impl Plan {
         let pool = self.dice.pick(&self.pools.clone());
         let event = self.dice.pick(&self.events.clone());
         match self.dice.below(1000) {
-            0..330 => {
-                let id = self.id();
-                self.blocks.push(id);
-                Op::Alloc {
-                    id,
-                    pool,
-                    size: self.size(),
-                    stream: if self.dice.chance(7) { None } else { Some(self.stream()) },
-                    alignment: if self.dice.chance(92) {
-                        0
-                    } else {
-                        self.dice.pick(&[1, 512, 1024, 2048, 4096, 3, 8192])
-                    },
-                }
-            }
+            0..330 => Op::Alloc {
+                id: self.id(),
+                pool,
+                size: self.size(),
+                stream: if self.dice.chance(7) { None } else { Some(self.stream()) },
+                alignment: if self.dice.chance(92) { 0 } else { self.dice.pick(&[1, 512, 1024, 2048, 4096, 3, 8192]) },
+            },
             330..600 => self.free(),
             600..630 => Op::AddUser { block: self.block(), stream: self.stream() },
             630..690 => Op::Submit { stream: self.stream(), count: 1 + self.dice.below(3) },
@@ -640,6 +640,55 @@ impl Plan {
         }
     }
 
+    /// One call, or a few that belong together.
+    fn move_on(&mut self) -> Vec<Op> {
+        if !self.dice.chance(6) || self.blocks.is_empty() {
+            return vec![self.step()];
+        }
+        // A free, and another stream ordered after it (directly, or through a third) or not quite.
+        let (from, over, to) = (self.stream(), self.stream(), self.stream());
+        let (first, second) = (self.dice.pick(&self.events.clone()), self.dice.pick(&self.events.clone()));
+        let mut ops = vec![Op::Record { event: first, stream: from }, Op::Wait { stream: to, event: first }];
+        if self.dice.chance(40) {
+            ops[1] = Op::Wait { stream: over, event: first };
+            ops.push(Op::Record { event: second, stream: over });
+            ops.push(Op::Wait { stream: to, event: second });
+        }
+        let at = if self.dice.chance(80) { 0 } else { 1 };
+        for _ in 0..1 + self.dice.below(2) {
+            let block = self.block();
+            ops.insert(at, Op::Free { block, stream: Some(from) });
+        }
+        for _ in 0..1 + self.dice.below(2) {
+            let id = self.id();
+            let pool = self.dice.pick(&self.pools.clone());
+            ops.push(Op::Alloc { id, pool, size: self.size(), stream: Some(to), alignment: 0 });
+        }
+        ops
+    }
+
+    /// Keeps what exists apart from what is gone or never came.
+    fn came_of(&mut self, op: &Op, outcome: &Outcome) {
+        match (op, outcome) {
+            (Op::Alloc { id, .. }, Outcome::Block { .. }) => self.blocks.push(*id),
+            (Op::Free { block, .. }, Outcome::Done) => {
+                self.blocks.retain(|other| other != block);
+                self.stale.push(*block);
+            }
+            // Now and then a destroyed one is kept, to be a stale handle.
+            (Op::DestroyStream { stream }, Outcome::Done) if self.streams.len() > 1 && self.dice.chance(80) => {
+                self.streams.retain(|other| other != stream);
+            }
+            (Op::DestroyPool { pool } | Op::CreatePool { id: pool, .. }, Outcome::Done | Outcome::Failed(_)) => {
+                let gone = !matches!((op, outcome), (Op::CreatePool { .. }, Outcome::Done));
+                if gone && self.pools.len() > 1 && self.dice.chance(80) {
+                    self.pools.retain(|other| other != pool);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn laziness(&mut self) -> Option<bool> {
         self.dice.pick(&[None, None, Some(true), Some(false)])
     }
@@ -687,8 +736,16 @@ impl Program {
             plan.pools.push(id);
             ops.push(Op::CreatePool { id, config: plan.config() });
         }
+        // The reference runs along, so that the plan knows what came of it and does not go on with what is not there.
+        let mut reference = Reference::new(options);
+        ops.iter().for_each(|op| plan.came_of(op, &reference.apply(op)));
         let length = length / 4 + plan.dice.below(length * 3 / 4 + 1);
-        ops.extend((0..length).map(|_| plan.step()));
+        while (ops.len() as u64) < length {
+            for op in plan.move_on() {
+                plan.came_of(&op, &reference.apply(&op));
+                ops.push(op);
+            }
+        }
         Program { options, ops }
     }
 }

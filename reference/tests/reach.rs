@@ -1,0 +1,87 @@
+//! The random programs reach what they are meant to compare: a comparison that never meets a case shows nothing about it.
+
+use smp_reference::program::{Op, Outcome, Program, Reference, Side};
+use std::collections::BTreeMap;
+
+#[test]
+fn property_random_programs_reach_every_reason_status_and_figure() {
+    let mut met: BTreeMap<String, u64> = BTreeMap::new();
+    let mut calls = 0;
+    for seed in 1..=600 {
+        let program = Program::random(seed, 200);
+        let mut reference = Reference::new(program.options);
+        for op in &program.ops {
+            calls += 1;
+            let name = format!("{op:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
+            let outcome = reference.apply(op);
+            match &outcome {
+                Outcome::Block { reason, entry, address, block_address, .. } => {
+                    *met.entry(format!("reason {reason}")).or_default() += 1;
+                    *met.entry(format!("entry {entry}")).or_default() += 1;
+                    *met.entry("padding before the address".into()).or_default() += u64::from(address != block_address);
+                    if let Op::Alloc { stream: None, .. } = op {
+                        *met.entry(format!("host order, reason {reason}")).or_default() += 1;
+                    }
+                }
+                Outcome::Failed(status) => *met.entry(format!("{name} {status}")).or_default() += 1,
+                Outcome::Skipped => *met.entry("skipped".into()).or_default() += 1,
+                _ => *met.entry(name).or_default() += 1,
+            }
+        }
+        let look = reference.look(&[]);
+        *met.entry("callbacks".into()).or_default() += look.called.len() as u64;
+        for (_, pool, _) in &look.pools {
+            let text = format!("{pool:?}");
+            for part in text.trim_start_matches("Figures { ").split(", ") {
+                if let Some((name, value)) = part.split_once(": ") {
+                    *met.entry(format!("pools with {name}")).or_default() += u64::from(!value.starts_with('0'));
+                }
+            }
+        }
+        let spans = reference.spans();
+        for (reason, count) in spans.iter().enumerate() {
+            *met.entry(format!("span, reason {reason}")).or_default() += count;
+        }
+        *met.entry("ninth question".into()).or_default() += reference.ninth_questions();
+    }
+    println!("{calls} calls: {met:#?}");
+    let reasons = (0..6).map(|reason| format!("reason {reason}"));
+    // Neighbours of the stream's own would have merged, so no span is SAME_STREAM; none is FRESH.
+    let spans = (1..5).map(|reason| format!("span, reason {reason}"));
+    let host = [1, 5].map(|reason| format!("host order, reason {reason}"));
+    let statuses = ["CapacityExceeded", "Destroyed", "InvalidValue", "OutOfMemory", "SizeNotAccepted"];
+    let failures = statuses.map(|status| format!("Alloc {status}"));
+    let figures = [
+        "failures",
+        "host_syncs",
+        "internal_waits",
+        "merges",
+        "page_frees",
+        "page_refusals",
+        "padding",
+        "pending",
+        "progress_queries",
+        "release_failures",
+        "splits",
+        "unordered_frees",
+    ]
+    .map(|figure| format!("pools with {figure}"));
+    let more = [
+        "AddUser",
+        "Find",
+        "Free Freed",
+        "Free Destroyed",
+        "SyncEvent",
+        "Trim",
+        "DestroyPool",
+        "callbacks",
+        "entry 2",
+        "padding before the address",
+        "ninth question",
+        "CreatePool InvalidConfig",
+    ]
+    .map(str::to_owned);
+    for case in reasons.chain(spans).chain(host).chain(failures).chain(figures).chain(more) {
+        assert!(met.get(&case).is_some_and(|&count| count >= 5), "'{case}' is met less than 5 times in {calls} calls");
+    }
+}
