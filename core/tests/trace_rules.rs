@@ -276,6 +276,25 @@ fn threads_are_recorded_in_an_order_that_replays() {
     assert_eq!((report.allocs, report.frees), (1200, 1200));
 }
 
+#[test]
+fn a_device_with_host_memory_is_recorded_by_model_addresses() {
+    let folder = Folder::new("host");
+    let path = folder.file("trace");
+    let device = device::open_model(&ModelOptions { host_backing: true, ..Default::default() }).unwrap();
+    trace::start(device, &path, 0).unwrap();
+    let (pool, stream) = (pool_of(device, "sliced(page_size=2MiB)"), stream_of(device));
+    let id = pool::alloc_async(pool, 100, stream).unwrap();
+    let pointer = pool::pointer(id);
+    assert_ne!(pointer, pool::info(id).unwrap().address);
+    pool::access::note(device, pointer + 3, 1, stream, pool::access::AccessKind::Read).unwrap();
+    pool::free_async(id, stream).unwrap();
+    trace::stop(device).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("got 1 0x53f0000000000000 512 0 fresh 1\naccess 1+3 1 1 read\n"), "{text}");
+    assert!(!text.contains(&format!("{pointer:x}")), "no pointer of this process");
+    verified(&path);
+}
+
 // ---- replaying -------------------------------------------------------------------------------------------------------
 
 const HEAD: &str = "smp-trace 2\n\

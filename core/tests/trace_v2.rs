@@ -252,10 +252,15 @@ fn one_run(folder: &Folder, seed: u64, lazy: bool, specs: &[&str], steps: usize,
     program.end();
 }
 
+/// Runs of each kind; `SMP_TRACE_RUNS` asks for more.
+fn runs() -> u64 {
+    std::env::var("SMP_TRACE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(40).max(40)
+}
+
 fn many_runs(lazy: bool) {
     let folder = Folder::new(if lazy { "lazy" } else { "eager" });
     let mut seen = Coverage::default();
-    for seed in 1..=40 {
+    for seed in 1..=runs() {
         let first = POOLS[seed as usize % POOLS.len()];
         let specs = if seed % 3 == 0 { vec![first, POOLS[0]] } else { vec![first] };
         one_run(&folder, seed * 1000 + u64::from(lazy), lazy, &specs, 1500, &mut seen);
