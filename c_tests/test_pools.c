@@ -659,6 +659,95 @@ static void opportunistic_reuse_asks_at_most_eight_streams(void)
     scene_end(&t);
 }
 
+/* ---- figures --------------------------------------------------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* Whether the figures of a pool or an entry can be: nothing below zero, nothing out of order, all parts adding up. */
+static int plausible(const smp_pool_stats *s)
+{
+    return s->requested <= s->used && s->used <= s->reserved && s->padding == s->used - s->requested &&
+           s->used + s->pending_bytes <= s->reserved && s->largest_free <= s->reserved - s->used &&
+           s->used <= s->used_high && s->reserved <= s->reserved_high && s->pages <= s->pages_high &&
+           s->frees <= s->allocs && s->live == s->allocs - s->frees && s->page_frees <= s->page_allocs &&
+           s->pages == s->page_allocs - s->page_frees &&
+           s->allocs == s->reuse_same_stream + s->reuse_observed + s->reuse_event + s->reuse_opportunistic +
+                            s->reuse_internal + s->reuse_fresh;
+}
+
+static void figures_never_underflow_and_always_add_up(void)
+{
+    enum { HELD = 64 };
+    static const char spec[] = "sliced(page_size=64KiB, max_slice_size=8KiB, max_pool_size=256KiB, dealloc_period=9); "
+                               "direct(reclaim_at=6MiB); exclusive(dealloc_period=20)";
+    struct scene t = lazy(spec);
+    smp_allocation held[HELD];
+    smp_stream s[3];
+    uint64_t state = UINT64_C(0x9E3779B97F4A7C15), implausible = 0;
+    int i;
+    s[0] = t.s1;
+    s[1] = t.s2;
+    s[2] = LEGACY;
+    memset(held, 0, sizeof held);
+    must(smp_model_set_capacity(t.device, 12 * MIB));
+    for (i = 0; i < 8000; ++i) {
+        uint64_t dice = next_random(&state) % 100;
+        smp_allocation *slot = &held[next_random(&state) % HELD];
+        smp_stream stream = s[next_random(&state) % 3];
+        smp_pool_stats all, entry, sum;
+        uint32_t e;
+        if (dice < 70 && *slot == NULL) {
+            smp_status status = smp_alloc_async(t.pool, next_random(&state) % (dice < 8 ? 3000000 : 10000), stream, slot);
+            CHECK(status == SMP_SUCCESS || status == SMP_ERROR_OUT_OF_MEMORY);
+        } else if (dice < 70) {
+            if (dice < 5)
+                must(smp_free(*slot));
+            else
+                free_on(*slot, stream);
+            *slot = NULL;
+        } else if (dice < 80) {
+            advance(t.device, stream, next_random(&state) % 20);
+        } else if (dice < 84) {
+            sync(t.device, stream);
+        } else if (dice < 86) {
+            must(smp_pool_trim_to(t.pool, next_random(&state) % (4 * MIB)));
+        } else if (dice < 88) {
+            must(smp_model_refuse_releases(t.device, next_random(&state) % 3));
+        } else {
+            wait_for(t.device, s[next_random(&state) % 3], record_on(t.device, stream));
+        }
+        all = pool_stats(t.pool);
+        implausible += !plausible(&all);
+        memset(&sum, 0, sizeof sum);
+        for (e = 0; e < all.entry_count; ++e) {
+            entry = entry_stats(t.pool, e);
+            implausible += !plausible(&entry);
+            sum.requested += entry.requested;
+            sum.used += entry.used;
+            sum.reserved += entry.reserved;
+            sum.live += entry.live;
+            sum.pending += entry.pending;
+            sum.pending_bytes += entry.pending_bytes;
+            sum.pages += entry.pages;
+            sum.allocs += entry.allocs;
+            sum.frees += entry.frees;
+        }
+        implausible += sum.requested != all.requested || sum.used != all.used || sum.reserved != all.reserved ||
+                       sum.live != all.live || sum.pending != all.pending || sum.pending_bytes != all.pending_bytes ||
+                       sum.pages != all.pages || sum.allocs != all.allocs || sum.frees != all.frees;
+    }
+    CHECK_EQ(implausible, 0);
+    CHECK(pool_stats(t.pool).release_failures > 0);
+    CHECK(pool_stats(t.pool).failures > 0);
+    scene_end(&t);
+}
+
 /* ---- presets --------------------------------------------------------------------------------------------------- */
 
 static void the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void)
@@ -746,6 +835,7 @@ TEST_MAIN(RUN(an_exclusive_block_is_its_whole_page)
           RUN(a_refused_policy_leaves_the_block_alone)
           RUN(opportunistic_reuse_asks_once_per_stream_and_makes_nothing_observed)
           RUN(opportunistic_reuse_asks_at_most_eight_streams)
+          RUN(figures_never_underflow_and_always_add_up)
           RUN(the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail)
           RUN(the_exclusive_pages_preset_has_size_buckets)
           RUN(a_cuda_pool_gives_a_large_request_a_page_of_its_own_rounded_up_to_32_mib))
