@@ -114,6 +114,11 @@ fn with_true_end(bytes: Vec<u8>) -> Vec<u8> {
     format!("{}\n{time}end {}\n", body.join("\n"), body.len().saturating_sub(2)).into_bytes()
 }
 
+/// Rounds; `SMP_TRACE_RUNS` asks for more.
+fn rounds(usual: u64) -> u64 {
+    std::env::var("SMP_TRACE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual).max(usual)
+}
+
 #[derive(Default)]
 struct Outcomes {
     good: u32,
@@ -153,7 +158,7 @@ fn damaged_texts_are_refused_with_a_place_or_still_read() {
     }
     let mut random = Random(1);
     let mut outcomes = Outcomes::default();
-    for round in 0..3000 {
+    for round in 0..rounds(3000) {
         let valid = &valid[random.below(3) as usize];
         let mut bytes = damaged(valid, &mut random);
         if round % 2 == 0 && valid.starts_with(b"smp") {
@@ -178,7 +183,7 @@ fn damaged_gzip_is_refused_with_a_place_or_still_read() {
         .collect();
     let mut random = Random(2);
     let mut outcomes = Outcomes::default();
-    for _ in 0..1500 {
+    for _ in 0..rounds(1500) {
         let mut bytes = valid[random.below(2) as usize].clone();
         for _ in 0..=random.below(3) {
             let place = random.below(bytes.len() as u64) as usize;
