@@ -306,6 +306,17 @@ fn a_cuda_device_is_not_supported_and_the_text_says_so() {
 }
 
 #[test]
+fn without_a_description_the_device_tells_which_it_is_and_why() {
+    let mut device = ptr::null_mut();
+    // SAFETY: a null description means every default; the out-parameter is valid.
+    ok(unsafe { smp_device_open(ptr::null(), &mut device) });
+    let info = info(device);
+    assert_eq!(info.kind, SMP_DEVICE_MODEL);
+    assert!(text_of(&info.why).contains("model device only"), "{:?}", text_of(&info.why));
+    ok(smp_device_close(device));
+}
+
+#[test]
 fn numbers_that_are_no_device_kind_flag_or_ordinal_are_refused() {
     open_refused(&smp_device_desc { kind: 3, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->kind is 3"]);
     open_refused(&smp_device_desc { flags: 4, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->flags", "0x4"]);

@@ -48,7 +48,7 @@ pub fn info(device: DeviceId) -> Result<DeviceInfo> {
         page_allocs: device.page_allocs.load(Relaxed),
         page_frees: device.page_frees.load(Relaxed),
         name: "libsmp model device".to_owned(),
-        why: "the model device was asked for".to_owned(),
+        why: "this build of libsmp has the model device only".to_owned(),
     })
 }
 
