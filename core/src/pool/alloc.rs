@@ -86,12 +86,12 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     if generation > GENERATION_LIMIT {
         return None;
     }
-    bins.remove(index);
+    bins.remove_record(index, b);
     let home = page(b.page());
     if owner.entries[entry].carves() {
-        match cut(index, need, &mut state.attach.stock, &home.index) {
-            Ok(Some(rest)) => {
-                bins.insert(rest);
+        match cut(index, b, need, &mut state.attach.stock, &home.index) {
+            Ok(Some((rest, r))) => {
+                bins.insert_record(rest, r);
                 cached.counts.splits += 1;
             }
             Ok(None) => {}
@@ -618,9 +618,9 @@ impl Request<'_> {
         let mut splits = 0;
         if pool.entries[e].carves() && block(index).size() > self.need {
             let points = shared.points.remove(&index);
-            match cut(index, self.need, &mut shared.stock, pages) {
+            match cut(index, block(index), self.need, &mut shared.stock, pages) {
                 Ok(rest) => {
-                    if let Some(rest) = rest {
+                    if let Some((rest, _)) = rest {
                         splits = 1;
                         attach_any(&mut slow, shared, pool, e, rest, domain, points.as_deref());
                     }

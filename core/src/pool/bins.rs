@@ -4,7 +4,7 @@
 //! sequence number below them, so that "the best fit among those freed no later than n" is a descent, not a scan.
 //! Nodes are the block records themselves; nothing is allocated.
 
-use super::block::{NIL, block};
+use super::block::{Block, NIL, block};
 use std::cmp::min;
 
 const CLASSES: usize = 48 * 8;
@@ -278,7 +278,12 @@ fn any_upto(root: u32, seq: u64) -> u32 {
 impl Bins {
     #[inline(always)]
     pub(crate) fn insert(&mut self, node: u32) {
-        let b = block(node);
+        self.insert_record(node, block(node));
+    }
+
+    /// The same, for a caller that has the record at hand.
+    #[inline(always)]
+    pub(crate) fn insert_record(&mut self, node: u32, b: &Block) {
         let c = class(b.size());
         b.set_children(NIL, NIL);
         b.set_min_seq(b.seq());
@@ -291,7 +296,12 @@ impl Bins {
 
     #[inline(always)]
     pub(crate) fn remove(&mut self, node: u32) {
-        let b = block(node);
+        self.remove_record(node, block(node));
+    }
+
+    /// The same, for a caller that has the record at hand.
+    #[inline(always)]
+    pub(crate) fn remove_record(&mut self, node: u32, b: &Block) {
         let c = class(b.size());
         self.count -= 1;
         self.bytes -= b.size();
@@ -321,17 +331,19 @@ impl Bins {
         let mut c = class(size);
         while let Some(found) = self.next_class(c) {
             let root = self.roots[found];
-            if let Upto::Any = upto
-                && block(root).is_leaf()
-            {
-                if block(root).size() >= size {
-                    return root;
+            if let Upto::Any = upto {
+                let b = block(root);
+                if b.is_leaf() {
+                    if b.size() >= size {
+                        return root;
+                    }
+                    c = found + 1;
+                    continue;
                 }
-            } else {
-                let node = first_from(root, (size, 0), upto);
-                if node != NIL {
-                    return node;
-                }
+            }
+            let node = first_from(root, (size, 0), upto);
+            if node != NIL {
+                return node;
             }
             c = found + 1;
         }

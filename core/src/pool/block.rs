@@ -180,7 +180,11 @@ impl Stock {
     }
     #[inline(always)]
     pub(crate) fn give(&mut self, index: u32) {
-        let record = block(index);
+        self.give_record(index, block(index));
+    }
+    /// The same, for a caller that has the record at hand.
+    #[inline(always)]
+    pub(crate) fn give_record(&mut self, index: u32, record: &Block) {
         record.set_size_flags(0, 0);
         if record.generation() >= GENERATION_LIMIT {
             return; // used up: the slot is retired

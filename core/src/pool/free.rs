@@ -88,10 +88,10 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
     let bins = cached.bins_to_fill(pool, e, me);
     if carves {
-        let merges = insert_merged(index, me, bins, None, &mut state.attach.stock, &home.index);
+        let merges = insert_merged(index, b, me, bins, None, &mut state.attach.stock, &home.index);
         cached.counts.merges += merges;
     } else {
-        bins.insert(index);
+        bins.insert_record(index, b);
     }
     state.push(record, 1, Vec::new());
     if !state.waiters.is_empty() {
@@ -281,7 +281,7 @@ pub(crate) fn place(
             let own = &mut entries[e];
             if carves {
                 let unused = (pool.entries[e].kind == Kind::Cuda).then_some(&mut own.unused);
-                own.counts.merges += insert_merged(index, OBSERVED, &mut own.observed, unused, stock, pages);
+                own.counts.merges += insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock, pages);
             } else {
                 own.observed.insert(index);
             }
@@ -292,7 +292,7 @@ pub(crate) fn place(
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             let bins = cache.bins_to_fill(pool, e, stream);
             if carves {
-                cache.counts.merges += insert_merged(index, stream, bins, None, &mut shared.stock, pages);
+                cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock, pages);
             } else {
                 bins.insert(index);
             }

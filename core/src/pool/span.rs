@@ -94,9 +94,9 @@ impl Request<'_> {
             let points = shared.points.get(&last).cloned();
             detach_any(slow, shared, self.pool, e, last);
             let keep = block(last).size() - over;
-            match cut(last, keep, &mut shared.stock, pages) {
+            match cut(last, block(last), keep, &mut shared.stock, pages) {
                 Ok(rest) => {
-                    let rest = rest.expect("something is over");
+                    let (rest, _) = rest.expect("something is over");
                     attach_any(slow, shared, self.pool, e, rest, domain, points.as_deref());
                 }
                 Err(()) => {

@@ -559,6 +559,7 @@ impl EntryCache {
 #[inline(always)]
 pub(crate) fn insert_merged(
     mut index: u32,
+    mut b: &'static Block,
     domain: StreamRef,
     bins: &mut Bins,
     mut unused: Option<&mut Bins>,
@@ -566,7 +567,6 @@ pub(crate) fn insert_merged(
     pages: &PageIndex,
 ) -> u64 {
     let mut merges = 0;
-    let mut b = block(index);
     debug_assert!(b.stream() == domain && b.has(FREE));
     let next = b.next();
     if next != NIL {
@@ -588,8 +588,8 @@ pub(crate) fn insert_merged(
         }
     }
     match unused {
-        Some(unused) if b.has(UNUSED) => unused.insert(index),
-        _ => bins.insert(index),
+        Some(unused) if b.has(UNUSED) => unused.insert_record(index, b),
+        _ => bins.insert_record(index, b),
     }
     merges
 }
@@ -597,8 +597,8 @@ pub(crate) fn insert_merged(
 #[inline(always)]
 fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
     match unused {
-        Some(unused) if b.has(UNUSED) => unused.remove(index),
-        _ => bins.remove(index),
+        Some(unused) if b.has(UNUSED) => unused.remove_record(index, b),
+        _ => bins.remove_record(index, b),
     }
 }
 
@@ -614,14 +614,19 @@ pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut St
         block(next).set_prev(left);
     }
     l.set_size_flags(l.size() + r.size(), FREE | unused);
-    stock.give(right);
+    stock.give_record(right, r);
 }
 
 /// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
 /// same domain with the same point and flags. `None` in the error case: no record left.
 #[inline(always)]
-pub(crate) fn cut(index: u32, need: u64, stock: &mut Stock, pages: &PageIndex) -> Result<Option<u32>, ()> {
-    let b = block(index);
+pub(crate) fn cut(
+    index: u32,
+    b: &Block,
+    need: u64,
+    stock: &mut Stock,
+    pages: &PageIndex,
+) -> Result<Option<(u32, &'static Block)>, ()> {
     if b.size() == need {
         return Ok(None);
     }
@@ -641,5 +646,5 @@ pub(crate) fn cut(index: u32, need: u64, stock: &mut Stock, pages: &PageIndex) -
     b.set_next(rest);
     b.set_size_flags(need, b.flags());
     pages.set(r.addr(), rest);
-    Ok(Some(rest))
+    Ok(Some((rest, r)))
 }
