@@ -264,7 +264,7 @@ class Runner:
         for _ in range(self.repetitions):
             for peer in peers:
                 # Once is enough for what takes long, and what was too slow with fewer blocks needs no second proof.
-                if runs[peer] and ("skipped" in runs[peer][0] or took[peer] > 4):
+                if runs[peer] and ("skipped" in runs[peer][0] or took[peer] > 2):
                     continue
                 kind = (peer, workload, *arguments[1:])
                 if workload != "trace" and size > self.slow.get(kind, size):
@@ -436,7 +436,7 @@ def suite(runner, traces, quick):
     table = Table(SHOWN)
     checks = []
     lives = [10, 1000, 100_000] if quick else [10, 1000, 100_000, 1_000_000]
-    batches = 500 if quick else 2000
+    batches = 500 if quick else 1000
 
     floor = {}
     host = runner.program("glibc")
@@ -482,14 +482,14 @@ def suite(runner, traces, quick):
 
     table.heading("Instructions an event (callgrind; the harness's own are taken off)")
     counted_lives = [10, 1000] if quick else lives
-    few = ["libsmp", "rmm-pool", "cub-cache-all"] if quick else peers
+    few = ["libsmp", "rmm-pool", "cub-cache-all"]
     pair_count, steady_count = {}, {}
     for live in counted_lives:
-        pair_count[live] = runner.instructions(few if live <= 100_000 else ["libsmp", "rmm-pool", "cub-cache-all"], "pair", live)
+        pair_count[live] = runner.instructions(peers if live == 1000 and not quick else few, "pair", live)
         table.row(f"one size, {size_name(live)} live", pair_count[live])
     for order in ("random",) if quick else ("lifo", "fifo", "random"):
         for live in counted_lives:
-            some = few if live <= 1000 else [p for p in ("libsmp", "rmm-pool", "cub-cache-all", "offset-allocator", "rlsf") if p in few]
+            some = peers if live == 1000 and order == "random" and not quick else few if order == "random" else ["libsmp"]
             steady_count[order, live] = runner.instructions(some, "steady", live, order)
             table.row(f"steady {order}, {size_name(live)} live", steady_count[order, live])
 
@@ -589,7 +589,7 @@ def trace_rows(runner, table, checks, traces, quick):
     for name, (path, facts) in traces.items():
         got[name] = runner.measure(peers, "trace", path, rounds)
         say(f"{time.strftime('%H:%M:%S')} {name}")
-        if not quick:
+        if not quick and facts["events"] < 300_000:
             counts[name] = runner.instructions(["libsmp", "rmm-pool", "cub-cache-all"], "trace", path, rounds)
     runner.repetitions = repetitions
     single = [name for name in traces if traces[name][1]["streams"] == 1]
@@ -616,7 +616,7 @@ def trace_rows(runner, table, checks, traces, quick):
         table.row(title(name), pick(got[name], lambda one: None if one["peer"] in NO_TIME else float(one["rounds"][-1]["ns_p99"])))
     if counts:
         table.heading("The same: instructions an event")
-        for name in traces:
+        for name in counts:
             table.row(title(name), counts[name])
     table.heading("Traces, first round, growth included: mean ns an event, each device call charged 20 µs")
     growth = {name: pick(got[name], first_charged) for name in traces}
@@ -705,7 +705,7 @@ def main():
     start = time.time()
     about = machine()
     traces = find_traces(options.traces, os.path.join(options.work, "traces"))
-    runner = Runner(options.programs, options.work, 1 if options.quick else 3, 3 if options.quick else 20)
+    runner = Runner(options.programs, options.work, 1 if options.quick else 3, 3 if options.quick else 8)
     table, checks, floor = suite(runner, traces, options.quick)
     about["load_after"] = os.getloadavg()[0]
 
