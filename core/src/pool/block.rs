@@ -212,3 +212,58 @@ impl Drop for Stock {
 
 /// Generations of one slot. Small in test builds of this crate, so that retiring is exercised.
 pub(crate) const GENERATION_LIMIT: u32 = if cfg!(test) { 40 } else { u32::MAX - 1 };
+
+#[cfg(test)]
+mod tests {
+    use super::GENERATION_LIMIT;
+    use crate::device::{self, ModelOptions};
+    use crate::handle::{self, Kind};
+    use crate::pool::{self, MemoryPoolConfig, PoolConfig};
+    use crate::{Status, stream};
+    use std::collections::HashSet;
+
+    /// A block between two live ones of other streams, so that the new record has to be linked on both sides.
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_retired_and_no_handle_is_given_out_twice() {
+        for config in [
+            MemoryPoolConfig::Sliced {
+                page_size: 1 << 16,
+                max_slice_size: None,
+                max_pool_size: None,
+                dealloc_period: None,
+            },
+            MemoryPoolConfig::Direct { reclaim_at: None },
+            MemoryPoolConfig::Exclusive { max_alloc_size: 1 << 20, dealloc_period: None },
+        ] {
+            let device = device::open_model(&ModelOptions::default()).unwrap();
+            let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+            let [left, middle, right] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+            let before = pool::alloc_async(pool, 512, left).unwrap();
+            let mut block = pool::alloc_async(pool, 512, middle).unwrap();
+            let after = pool::alloc_async(pool, 512, right).unwrap();
+            let address = pool::info(block).unwrap().address;
+            let mut seen = HashSet::from([block]);
+            let mut slots = HashSet::new();
+            for _ in 0..4 * GENERATION_LIMIT {
+                pool::free_async(block, middle).unwrap();
+                assert_eq!(pool::free_async(block, middle).unwrap_err().status, Status::Freed);
+                block = pool::alloc_async(pool, 512, middle).unwrap();
+                pool::check_invariants(pool).unwrap();
+                assert_eq!(pool::info(block).unwrap().address, address);
+                assert!(seen.insert(block), "a handle was given out twice");
+                slots.insert(handle::decode(Kind::Allocation, block.0).unwrap().0);
+            }
+            assert!(slots.len() >= 4, "slots are retired: {}", slots.len());
+            for old in seen.into_iter().filter(|&old| old != block) {
+                assert_eq!(pool::info(old).unwrap_err().status, Status::Freed);
+            }
+            for live in [before, block, after] {
+                pool::free(live).unwrap();
+            }
+            device::synchronize(device).unwrap();
+            pool::check_invariants(pool).unwrap();
+            pool::trim_to(pool, 0).unwrap();
+            assert_eq!(pool::stats(pool).unwrap().reserved, 0);
+        }
+    }
+}
