@@ -367,8 +367,12 @@ impl Request<'_> {
         }
     }
 
-    /// The stream's state and clock, with the stream still good.
+    /// The stream's state and clock, with stream and pool still good: a callback or another thread may have destroyed
+    /// either.
     pub(super) fn now(&self, slow: &mut Slow<'_>) -> Result<Clock> {
+        if self.pool.destroyed.load(Relaxed) {
+            return Err(handle::gone(handle::Kind::Pool, self.pool.id.0));
+        }
         let Some(stream) = self.stream else { return Ok(Clock::default()) };
         let order = &slow.device.order;
         let uid = slow.device.uid;
@@ -443,13 +447,13 @@ impl Request<'_> {
                 }
             }
             // 4. Policy 2.
-            if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
-                if let Some((index, holder)) =
+            if pool.opportunistic.load(Relaxed)
+                && !rules::off(rules::POLICY2)
+                && let Some((index, holder)) =
                     self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit)
-                {
-                    self.detach(&mut slow, &mut shared, e, index, holder);
-                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
-                }
+            {
+                self.detach(&mut slow, &mut shared, e, index, holder);
+                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
             }
         }
         // 5. A Cuda entry's never-used memory.
@@ -462,10 +466,11 @@ impl Request<'_> {
         }
         // 6. Spans.
         let tally = &pool.entry_tally[e];
-        if entry.carves() && tally.reserved.load(Relaxed).saturating_sub(tally.used.get()) >= need {
-            if let Some(found) = self.span(&mut slow, &mut shared, e, &holders, &clock)? {
-                return self.commit(slow, &mut shared, found);
-            }
+        if entry.carves()
+            && tally.reserved.load(Relaxed).saturating_sub(tally.used.get()) >= need
+            && let Some(found) = self.span(&mut slow, &mut shared, e, &holders, &clock)?
+        {
+            return self.commit(slow, &mut shared, found);
         }
         Ok(None)
     }

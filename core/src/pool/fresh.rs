@@ -9,6 +9,7 @@ use super::state::{END_ADDRESS, Kind, Slow};
 use super::{Reason, release};
 use crate::device_source::PageSource;
 use crate::error::Result;
+use crate::handle;
 use crate::rules;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,6 +27,7 @@ impl Request<'_> {
         let tally = &pool.entry_tally[e];
         let (address, index) = {
             let mut slow = Slow::lock(device);
+            self.now(&mut slow)?;
             release::sweep_periods(&mut slow, pool);
             let full = match entry.kind {
                 Kind::Sliced => tally.pages.load(Relaxed) >= entry.cap,
@@ -57,6 +59,16 @@ impl Request<'_> {
         };
         let answer = device.source.allocate(bytes, address);
         let mut slow = Slow::lock(device);
+        if pool.destroyed.load(Relaxed) {
+            // Destroyed while the device was asked, and perhaps gone already: the page must not come into it.
+            if let Ok(grant) = answer {
+                let _ = device.source.release(grant, bytes);
+            }
+            let mut shared = pool.shared.lock();
+            shared.stock.give(index);
+            shared.stock.give_back();
+            return Err(handle::gone(handle::Kind::Pool, pool.id.0));
+        }
         let unit = if entry.carves() { device.options.alignment } else { 0 };
         let slot = answer.ok().and_then(|grant| match page::open(address, bytes, unit) {
             Some(slot) => Some((slot, grant)),
