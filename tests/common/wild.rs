@@ -203,7 +203,7 @@ unsafe extern "C" fn on_out_of_memory(_: *mut c_void, info: *const smp_out_of_me
     let nested = unsafe { smp_alloc_async(info.pool, 512, ptr::null_mut(), &mut out) };
     assert!(nested != SMP_SUCCESS && out.is_null(), "the callback may not allocate from its pool");
     let _ = smp_pool_trim_to(info.pool, 0);
-    (count % 4 == 0).into()
+    count.is_multiple_of(4).into()
 }
 
 unsafe extern "C" fn on_log(_: *mut c_void, level: u32, message: *const c_char) {

@@ -96,7 +96,7 @@ fn default_threshold(preset: Option<Preset>) -> u64 {
 
 /// Bytes in the largest unit that divides them.
 fn size_text(bytes: u64) -> String {
-    match UNITS.iter().skip(1).rev().find(|unit| bytes != 0 && bytes % unit.1 == 0) {
+    match UNITS.iter().skip(1).rev().find(|unit| bytes != 0 && bytes.is_multiple_of(unit.1)) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => bytes.to_string(),
     }

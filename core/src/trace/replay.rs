@@ -700,7 +700,7 @@ fn version_2(
         legacy_used |= uses_legacy(&call.line);
         count += 1;
         engine.top(call)?;
-        if count % CHUNK == 0
+        if count.is_multiple_of(CHUNK)
             && let Some(progress) = &mut options.progress
         {
             let (done, total) = calls.trace.progress();
