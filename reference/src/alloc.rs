@@ -153,6 +153,9 @@ impl Device {
         let mut synchronised = false;
         let mut callbacks = 0;
         loop {
+            // A callback may have destroyed either.
+            self.pool(pool)?;
+            stream.map_or(Ok(()), |stream| self.stream(stream))?;
             request.answers.clear();
             request.now = stream.map_or(Vec::new(), |stream| self.graph.precedes_now(stream, Now::Allocation));
             if let Some(found) = self.search(&mut request) {

@@ -430,6 +430,8 @@ struct Plan {
     blocks: Vec<Id>,
     stale: Vec<Id>,
     cuda: bool,
+    /// A long program with large pages, that rarely synchronises or fails.
+    large: bool,
     /// Most sizes are up to this many times 512.
     size_units: u64,
 }
@@ -467,7 +469,8 @@ impl Plan {
     }
 
     fn entry(&mut self) -> Entry {
-        let page_size = self.dice.pick(&[4096, 4096, 8192, 6144, 16384, 5000]);
+        let sizes = if self.large { [64 * KIB, 256 * KIB, MIB, 40000] } else { [4096, 8192, 6144, 16384] };
+        let page_size = if self.dice.chance(5) { 5000 } else { self.dice.pick(&sizes) };
         let period = if self.dice.chance(20) { Some(self.dice.below(12)) } else { None };
         match self.dice.below(100) {
             0..20 => Entry::Exclusive {
@@ -560,8 +563,11 @@ impl Plan {
 
     /// What a callback may do.
     fn calm(&mut self) -> Op {
-        match self.dice.below(8) {
-            0..4 => self.free(),
+        match self.dice.below(9) {
+            // Someone pulls the carpet away while the allocation is under way.
+            8 if self.dice.chance(10) => Op::DestroyPool { pool: self.dice.pick(&self.pools.clone()) },
+            8 if self.dice.chance(10) => Op::DestroyStream { stream: self.stream() },
+            0..4 | 8 => self.free(),
             4 => Op::Trim { pool: self.dice.pick(&self.pools.clone()), keep: 0 },
             5 => Op::SyncStream { stream: self.stream() },
             6 => Op::Advance { stream: self.stream(), count: 3 },
@@ -643,7 +649,19 @@ impl Plan {
     /// One call, or a few that belong together.
     fn move_on(&mut self) -> Vec<Op> {
         if !self.dice.chance(6) || self.blocks.is_empty() {
-            return vec![self.step()];
+            let step = self.step();
+            let drastic = matches!(
+                step,
+                Op::SyncDevice
+                    | Op::SyncStream { .. }
+                    | Op::SetCapacity { .. }
+                    | Op::RefusePages { .. }
+                    | Op::DestroyPool { .. }
+                    | Op::DestroyStream { .. }
+                    | Op::Trim { .. }
+            );
+            let instead = self.large && drastic && self.dice.chance(85);
+            return vec![if instead { Op::Submit { stream: self.stream(), count: 1 } } else { step }];
         }
         // A free, and another stream ordered after it (directly, or through a third) or not quite.
         let (from, over, to) = (self.stream(), self.stream(), self.stream());
@@ -695,18 +713,22 @@ impl Plan {
 }
 
 impl Program {
-    /// The program of a seed: at most `length` calls after the first streams, events and pools are made.
+    /// The program of a seed: about `length` calls at most; now and then eight times as many.
     pub fn random(seed: u64, length: u64) -> Program {
         let mut dice = Dice::new(seed);
         let cuda = dice.chance(15);
         let options = Options {
             alignment: dice.pick(&[512, 512, 512, 16, 256]),
-            granularity: 4096,
+            granularity: dice.pick(&[4096, 4096, 4096, 512, 16384]),
             capacity: dice.pick(&[u64::MAX, u64::MAX, 24 * KIB, 64 * KIB]),
             lazy: dice.chance(70),
         };
         let options = if cuda { Options { capacity: dice.pick(&[u64::MAX, 96 * MIB]), ..options } } else { options };
-        let size_units = dice.pick(&[4, 8, 8, 12]);
+        // Now and then a long program with large pages, so that lists are long too.
+        let large = !cuda && dice.chance(2);
+        let (options, length) =
+            if large { (Options { capacity: u64::MAX, ..options }, length * 8) } else { (options, length) };
+        let size_units = if large { dice.pick(&[4, 16, 60]) } else { dice.pick(&[4, 8, 8, 12]) };
         let mut plan = Plan {
             dice,
             next: 0,
@@ -716,6 +738,7 @@ impl Program {
             blocks: Vec::new(),
             stale: Vec::new(),
             cuda,
+            large,
             size_units,
         };
         let mut ops = Vec::new();
