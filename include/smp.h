@@ -401,7 +401,8 @@ typedef struct CUevent_st *smp_event;
 #define SMP_TRACE_TIME 1
 
 /**
- * Take the recorded answers, but do not compare the model's with them.
+ * Do not compare with what was recorded: the device answers for itself, within the recorded capacity. This is also the
+ * way to time a replay, since a compared one serialises its calls.
  */
 #define SMP_REPLAY_UNVERIFIED 1
 

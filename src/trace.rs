@@ -44,7 +44,8 @@ pub extern "C" fn smp_trace_stop(device: smp_device) -> smp_status {
 /// Told how far a replay is: `done` of `total` bytes of the file. Called now and then, on the replaying thread.
 pub type smp_replay_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64)>;
 
-/// Take the recorded answers, but do not compare the model's with them.
+/// Do not compare with what was recorded: the device answers for itself, within the recorded capacity. This is also the
+/// way to time a replay, since a compared one serialises its calls.
 pub const SMP_REPLAY_UNVERIFIED: u32 = 1;
 
 /// How to replay. Start from SMP_REPLAY_OPTIONS_INIT.

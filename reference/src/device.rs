@@ -233,11 +233,10 @@ impl Device {
     pub fn query_event(&self, event: usize) -> Answer<bool> {
         Ok(self.event(event)?.is_none_or(|point| self.graph.has_executed(point)))
     }
-    /// Runs and observes up to the event's point.
+    /// Runs and observes up to the event's point. Without one it observes nothing, but is a synchronise all the same.
     pub fn synchronise_event(&mut self, event: usize) -> Answer<()> {
-        if let Some(point) = self.event(event)? {
-            self.synchronise(&[point]);
-        }
+        let points: Vec<Point> = self.event(event)?.into_iter().collect();
+        self.synchronise(&points);
         Ok(())
     }
 

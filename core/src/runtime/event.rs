@@ -5,7 +5,8 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{At, Event, Point, Recorded};
 use crate::pool::observer::Event as Seen;
-use crate::pool::state::{Device, STREAMS};
+use crate::pool::release;
+use crate::pool::state::{Device, STREAMS, Slow};
 use crate::slab::Slab;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -100,8 +101,10 @@ pub fn synchronize(event: EventId) -> Result<()> {
     let device = device_of(event)?;
     let _serial = device.enter();
     device.tell(&Seen::SynchronizeEvent { event });
-    if let Some(recorded) = recorded(event, None)? {
-        synchronize_point(&device, recorded.at, &recorded.clock);
+    match recorded(event, None)? {
+        Some(recorded) => synchronize_point(&device, recorded.at, &recorded.clock),
+        // Nothing new is observed, but pages above a threshold go back as at any synchronise.
+        None => release::observe(&mut Slow::lock(&device), &[]),
     }
     Ok(())
 }
