@@ -335,6 +335,11 @@ impl Device {
         self.stream(stream)?;
         Ok(a.stream.is_none_or(|own| self.graph.precedes_now(stream, Now::Work)[own] >= a.ready_seq))
     }
+    /// An access by work on `stream`: its number, and whether it follows the allocation.
+    pub fn access(&mut self, allocation: usize, stream: usize) -> Answer<(u64, bool)> {
+        let follows = self.is_ready_on(allocation, stream)?;
+        Ok((self.graph.submit(stream, Sort::Work, Vec::new()), follows))
+    }
     /// The live allocation whose block holds `pointer`, and the offset from the address that was given out.
     pub fn find(&self, pointer: u64) -> Answer<(usize, u64)> {
         self.allocations

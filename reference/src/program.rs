@@ -121,6 +121,12 @@ pub enum Op {
         block: Id,
         offset: u64,
     },
+    /// Notes an access of one byte to a live block.
+    Access {
+        block: Id,
+        stream: Id,
+        write: bool,
+    },
 }
 
 /// What a call answered.
@@ -146,6 +152,11 @@ pub enum Outcome {
     Found {
         block: Option<Id>,
         offset: u64,
+    },
+    /// The access\'s number, and whether it follows the allocation.
+    Access {
+        seq: u64,
+        follows: bool,
     },
 }
 
@@ -183,6 +194,8 @@ pub trait Side {
 #[allow(missing_docs)]
 pub struct Program {
     pub options: Options,
+    /// An observer is installed: it changes which paths the core takes, and no answer.
+    pub observer: bool,
     pub ops: Vec<Op>,
 }
 
@@ -333,6 +346,11 @@ fn apply(device: &mut Device, names: &Rc<RefCell<Names>>, op: &Op) -> Option<Out
         Op::AddUser { block: b, stream: s } => done(device.add_user(block(b)?, stream(s)?)),
         Op::IsReady { block: b } => flag(device.is_ready(block(b)?)),
         Op::IsReadyOn { block: b, stream: s } => flag(device.is_ready_on(block(b)?, stream(s)?)),
+        Op::Access { block: b, stream: s, .. } => match device.access(block(b)?, stream(s)?) {
+            Ok((seq, follows)) => Outcome::Access { seq, follows },
+            Err(Failure::Freed) => return None,
+            Err(failure) => status(failure),
+        },
         Op::Find { block: b, offset } => {
             let address = device.address_given(block(b)?);
             match device.find(address + offset) {
@@ -641,6 +659,7 @@ impl Plan {
             976..980 => Op::QueryStream { stream: self.stream() },
             980..984 => Op::QueryEvent { event },
             984..988 => Op::IsReady { block: self.block() },
+            992..997 => Op::Access { block: self.block(), stream: self.stream(), write: self.dice.chance(50) },
             988..992 => Op::IsReadyOn { block: self.block(), stream: self.stream() },
             _ => Op::Find { block: self.block(), offset: self.dice.pick(&[0, 0, 1, 511, 512, 4095, 4096]) },
         }
@@ -769,6 +788,6 @@ impl Program {
                 ops.push(op);
             }
         }
-        Program { options, ops }
+        Program { options, observer: plan.dice.chance(30), ops }
     }
 }

@@ -6,6 +6,8 @@
 
 use parking_lot::Mutex;
 use smp_core::device::{self, ModelOptions};
+use smp_core::pool::access::{self, AccessKind};
+use smp_core::pool::observer::{Event, Observer};
 use smp_core::pool::{self, AllocOptions, MemoryPoolConfig, Order, PoolConfig};
 use smp_core::stream::{self, StreamFlags};
 use smp_core::{AllocationId, DeviceId, Error, EventId, PoolId, StreamId, event};
@@ -101,8 +103,15 @@ fn figures(stats: &pool::Stats) -> Figures {
     }
 }
 
+/// Sees everything and says nothing.
+struct Blind;
+
+impl Observer for Blind {
+    fn event(&self, _: &Event<'_>) {}
+}
+
 impl Core {
-    fn new(options: &Options) -> Core {
+    fn new(options: &Options, observer: bool) -> Core {
         let device = device::open_model(&ModelOptions {
             alignment: options.alignment,
             page_granularity: options.granularity,
@@ -111,6 +120,9 @@ impl Core {
             host_backing: false,
         })
         .expect("the generator makes good devices");
+        if observer {
+            device::install_observer(device, Arc::new(Blind)).expect("the first observer");
+        }
         let names = Arc::new(Mutex::new(Names::default()));
         names.lock().streams.insert(0, StreamId(0));
         Core { device, names }
@@ -223,6 +235,21 @@ fn apply(device: DeviceId, names: &Arc<Mutex<Names>>, op: &Op) -> Option<Outcome
         Op::IsReady { block: b } => flag(pool::is_ready(block(b)?)),
         Op::IsReadyOn { block: b, stream: s } => {
             flag(pool::is_ready_on(block(b)?, stream(s)?).map(|order| order == Order::Proved))
+        }
+        Op::Access { block: b, stream: s, write } => {
+            let (handle, address) = names.lock().blocks.get(b).copied()?;
+            let kind = if *write { AccessKind::Write } else { AccessKind::Read };
+            let s = stream(s)?;
+            if pool::is_ready(handle).is_err() {
+                return None;
+            }
+            match access::note(device, address, 1, s, kind) {
+                Ok(verdict) => Outcome::Access {
+                    seq: verdict.at.seq,
+                    follows: !verdict.faults.contains(&access::Outcome::NotOrderedAfterAllocation),
+                },
+                Err(error) => failed(&error),
+            }
         }
         Op::Find { block: b, offset } => {
             let (_, address) = names.lock().blocks.get(b).copied()?;
@@ -351,7 +378,7 @@ fn difference(reference: &Snapshot, core: &Snapshot) -> String {
 
 fn run(program: &Program) -> Result<(), Disagreement> {
     let mut reference = Reference::new(program.options);
-    let mut core = Core::new(&program.options);
+    let mut core = Core::new(&program.options, program.observer);
     let mut dice = Dice::new(program.ops.len() as u64);
     let mut blocks: Vec<Id> = Vec::new();
     for (step, op) in program.ops.iter().enumerate() {
@@ -420,7 +447,10 @@ fn shrink(mut program: Program, mut failure: Disagreement) -> (Program, Disagree
 }
 
 fn report(seed: u64, program: &Program, failure: &Disagreement) -> String {
-    let mut text = format!("seed {seed}: the core and the reference disagree\n{:?}\n", program.options);
+    let mut text = format!(
+        "seed {seed}: the core and the reference disagree\n{:?}, observer: {}\n",
+        program.options, program.observer
+    );
     for op in &program.ops {
         text += &format!("    Op::{op:?},\n");
     }

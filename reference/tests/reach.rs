@@ -67,6 +67,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
     ]
     .map(|figure| format!("pools with {figure}"));
     let more = [
+        "Access",
         "AddUser",
         "Find",
         "Free Freed",
