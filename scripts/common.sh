@@ -18,9 +18,10 @@ need() {
     for pair in "$@"; do
         command=${pair%%=*}
         case $command in
-            /*) [ -e "$command" ] || missing+=("${pair#*=}") ;;
-            *) command -v "$command" >/dev/null || missing+=("${pair#*=}") ;;
+            /*) [ ! -e "$command" ] || continue ;;
+            *) ! command -v "$command" >/dev/null || continue ;;
         esac
+        [[ " ${missing[*]} " == *" ${pair#*=} "* ]] || missing+=("${pair#*=}")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     say "installing: ${missing[*]}"

@@ -100,6 +100,11 @@ for stage in "${wanted[@]}"; do
 done
 
 need_rust
+# rustup's minimal profile leaves these two out.
+for tool in fmt clippy; do
+    "$cargo" $tool --version >/dev/null 2>&1 || rustup component add "${tool/fmt/rustfmt}" ||
+        die "cargo $tool is missing: rustup component add ${tool/fmt/rustfmt}"
+done
 need gcc=gcc g++=g++ cmake=cmake make=make pkg-config=pkg-config valgrind=valgrind \
     /usr/include/valgrind/callgrind.h=valgrind python3=python3 objdump=binutils
 # Debian's python3 comes without what a virtual environment needs; the file named is never there.
