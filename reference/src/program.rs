@@ -450,6 +450,8 @@ struct Plan {
     cuda: bool,
     /// A long program with large pages, that rarely synchronises or fails.
     large: bool,
+    /// Percent of calls on a stream that are on the legacy one.
+    legacy: u64,
     /// Most sizes are up to this many times 512.
     size_units: u64,
 }
@@ -562,7 +564,7 @@ impl Plan {
     }
 
     fn stream(&mut self) -> Id {
-        if self.dice.chance(6) { 0 } else { self.dice.pick(&self.streams.clone()) }
+        if self.dice.chance(self.legacy) { 0 } else { self.dice.pick(&self.streams.clone()) }
     }
 
     fn block(&mut self) -> Id {
@@ -748,6 +750,7 @@ impl Program {
         let (options, length) =
             if large { (Options { capacity: u64::MAX, ..options }, length * 8) } else { (options, length) };
         let size_units = if large { dice.pick(&[4, 16, 60]) } else { dice.pick(&[4, 8, 8, 12]) };
+        let legacy = dice.pick(&[0, 6, 6, 35]);
         let mut plan = Plan {
             dice,
             next: 0,
@@ -758,6 +761,7 @@ impl Program {
             stale: Vec::new(),
             cuda,
             large,
+            legacy,
             size_units,
         };
         let mut ops = Vec::new();

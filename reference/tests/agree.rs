@@ -2,7 +2,8 @@
 //! reason, figures and order, and the core's own invariants hold.
 //!
 //! `SMP_PROP_SEED=N` begins at that seed, `SMP_PROP_OPS=N` makes at least that many calls (200,000 by default),
-//! `SMP_PROP_SECONDS=N` goes on for that long instead. A disagreement is shrunk and printed as a program.
+//! `SMP_PROP_SECONDS=N` goes on for that long instead; `SMP_PROP_LENGTH=N` makes programs of up to N
+//! calls (200 by default). A disagreement is shrunk and printed as a program.
 
 use parking_lot::Mutex;
 use smp_core::device::{self, ModelOptions};
@@ -454,7 +455,10 @@ fn report(seed: u64, program: &Program, failure: &Disagreement) -> String {
     for op in &program.ops {
         text += &format!("    Op::{op:?},\n");
     }
-    text + &format!("at the last:\n    {}\nrun again: SMP_PROP_SEED={seed} SMP_PROP_OPS=1", failure.what)
+    text + &format!(
+        "at the last:\n    {}\nrun again: SMP_PROP_SEED={seed} SMP_PROP_OPS=1 (and the same SMP_PROP_LENGTH, if it was set)",
+        failure.what
+    )
 }
 
 fn setting(name: &str) -> Option<u64> {
@@ -466,6 +470,7 @@ fn property_core_and_reference_agree_after_every_call() {
     let first = setting("SMP_PROP_SEED").unwrap_or(1);
     let wanted = setting("SMP_PROP_OPS").unwrap_or(200_000);
     let seconds = setting("SMP_PROP_SECONDS");
+    let length = setting("SMP_PROP_LENGTH").unwrap_or(200);
     let begun = Instant::now();
     let (next, calls) = (AtomicU64::new(first), AtomicU64::new(0));
     let failed = AtomicBool::new(false);
@@ -482,7 +487,7 @@ fn property_core_and_reference_agree_after_every_call() {
                 };
                 while more() && !failed.load(Relaxed) {
                     let seed = next.fetch_add(1, Relaxed);
-                    let program = Program::random(seed, 200);
+                    let program = Program::random(seed, length);
                     calls.fetch_add(program.ops.len() as u64, Relaxed);
                     if let Err(failure) = judge(&program) {
                         failed.store(true, Relaxed);
