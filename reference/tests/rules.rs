@@ -629,6 +629,20 @@ fn a_synchronise_gives_back_down_to_the_threshold() {
 }
 
 #[test]
+fn the_synchronise_of_a_never_recorded_event_observes_nothing_and_gives_back_all_the_same() {
+    let (mut d, pool) = one(vec![exclusive(u64::MAX)]);
+    d.set_attribute(pool, 4, 0).unwrap();
+    let event = d.create_event();
+    let (a, ..) = alloc(&mut d, pool, 1, 1);
+    d.free(a, Some(1)).unwrap();
+    d.synchronise_event(event).unwrap();
+    assert_eq!(d.reserved(), 4096);
+    d.advance(1, 9).unwrap();
+    d.synchronise_event(event).unwrap();
+    assert_eq!((d.reserved(), d.stream_figures(1).unwrap().observed), (0, 0));
+}
+
+#[test]
 fn a_page_unused_for_a_whole_period_goes_back_at_the_next_page_request() {
     let entry = Entry::Exclusive { max_alloc_size: 4096, dealloc_period: Some(2) };
     let (mut d, pool) = one(vec![entry, exclusive(u64::MAX)]);
