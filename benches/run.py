@@ -22,6 +22,8 @@ import sys
 import time
 
 DEVICE_CALL_NS = 20_000
+VERDICTS = {True: "met", False: "missed", None: "undecided: the cores were busy"}
+QUIET = 1.7  # the least speed-up of two unshared threads in a run whose other thread figures count
 
 # Peer: (program, what it is). The order is that of the table's columns.
 PEERS = {
@@ -472,13 +474,13 @@ def suite(runner, traces, quick):
     for live in lives[1:]:
         got = steady["random", live]
         table.row(f"peak reserved ÷ peak live, random, {size_name(live)}", pick(got, waste))
-    table.row(f"heap bytes per live block, {size_name(big)}", pick(steady["random", big], lambda one: one["heap_for_live"] / big))
+    table.row(f"heap bytes per live block, {size_name(big)}", pick(steady["lifo", big], lambda one: one["heap_for_live"] / big))
     table.row(f"own count of record bytes per live block, {size_name(big)}",
-              pick(steady["random", big], lambda one: one["metadata_for_live"] / big))
+              pick(steady["lifo", big], lambda one: one["metadata_for_live"] / big))
     table.row(f"process memory per live block, {size_name(big)}, bytes",
-              pick(steady["random", big], lambda one: one["rss_for_live"] / big))
+              pick(steady["lifo", big], lambda one: one["rss_for_live"] / big))
     table.row(f"peak process memory, {size_name(lives[-1])} live, MiB",
-              pick(steady["random", lives[-1]], lambda one: one["rss_peak"] / 2**20))
+              pick(steady["lifo", lives[-1]], lambda one: one["rss_peak"] / 2**20))
 
     table.heading("Instructions an event (callgrind; the harness's own are taken off)")
     counted_lives = [10, 1000] if quick else lives
@@ -532,17 +534,18 @@ def suite(runner, traces, quick):
         got = runner.measure(thread_peers, "threads-one-stream", n, batches=batches)
         table.row(f"{n} threads, all on one stream", pick(got, lambda one: float(one["events_per_us"])))
     unshared = {n: rate[n].get("unshared") for n in counts}
+    # Without two idle cores no figure of several threads says anything.
+    best = unshared[2] / unshared[1] if number(unshared[1]) and number(unshared[2]) else 0
     table.row("speed-up, 2 threads with a stream each",
               {p: rate[2][p] / rate[1][p] for p in thread_peers if number(rate[1].get(p)) and number(rate[2].get(p))})
-    if number(unshared[1]) and number(unshared[2]):
-        best = unshared[2] / unshared[1]
+    if best:
         table.row(f"the same of a loop with nothing shared: {best:.2f}", {})
         if number(rate[1].get("libsmp")) and number(rate[2].get("libsmp")):
             checks.append(("two threads on two streams, speed-up ÷ that of a loop with nothing shared, at least 0.9",
-                           rate[2]["libsmp"] / rate[1]["libsmp"] / best, lambda v: v >= 0.9))
+                           rate[2]["libsmp"] / rate[1]["libsmp"] / best, lambda v: v >= 0.9 if best >= QUIET else None))
     if not quick and number(rate[8].get("libsmp")) and number(rate[2].get("libsmp")):
         checks.append(("eight threads' throughput ÷ that of two, at least 0.95",
-                       rate[8]["libsmp"] / rate[2]["libsmp"], lambda v: v >= 0.95))
+                       rate[8]["libsmp"] / rate[2]["libsmp"], lambda v: v >= 0.95 if best >= QUIET else None))
     if not quick:
         futex = runner.futex_calls(8)
         table.row("futex calls in a million events, 8 threads", {"libsmp": futex})
@@ -561,7 +564,7 @@ def suite(runner, traces, quick):
         got = {live: c["libsmp"] for live, c in counts.items() if "libsmp" in c}
         if got:
             checks.append((f"instructions of allocation and free, {text}, at most 200", 2 * max(got.values()), lambda v: v <= 200))
-            checks.append((f"the same, from {size_name(min(got))} to {size_name(max(got))} live blocks, within 1.3 times",
+            checks.append((f"instructions, {text}, from {size_name(min(got))} to {size_name(max(got))} live blocks, within 1.3 times",
                            max(got.values()) / min(got.values()), lambda v: v <= 1.3))
     for live, least in ((1000, 10), (10, 1)):
         for peer in ("cubecl-sliced", "cubecl-exclusive", "oxicuda"):
@@ -626,7 +629,7 @@ def trace_rows(runner, table, checks, traces, quick):
     ratio = {name: pick(got[name], waste) for name in traces}
     for name in traces:
         table.row(title(name), ratio[name])
-    table.row("geometric mean", {p: geometric([ratio[n].get(p) for n in traces if number(ratio[n].get(p))]) for p in peers})
+    table.row("geometric mean over the traces that it ran", {p: geometric([ratio[n].get(p) for n in traces if number(ratio[n].get(p))]) for p in peers})
     for text, index in (("first", 0), ("third", -1)):
         table.heading(f"Traces: device calls in the {text} round")
         for name in traces:
@@ -709,12 +712,12 @@ def main():
     table, checks, floor = suite(runner, traces, options.quick)
     about["load_after"] = os.getloadavg()[0]
 
-    verdicts = [{"target": text, "value": round(value, 3), "met": bool(test(value))} for text, value, test in checks]
+    verdicts = [{"target": text, "value": round(value, 3), "met": test(value)} for text, value, test in checks]
     lines = [table.markdown(), "", "| target | this run | |", "|---|---:|---|"]
-    lines += [f"| {v['target']} | {cell(float(v['value']))} | {'met' if v['met'] else 'missed'} |" for v in verdicts]
+    lines += [f"| {v['target']} | {cell(float(v['value']))} | {VERDICTS[v['met']]} |" for v in verdicts]
     lines += ["", f"Floor of this run: a lock and unlock of an uncontended std::mutex {floor['mutex']:.1f} ns, an exchange and a "
               f"store {floor['exchange']:.1f} ns.", "",
-              "– : the allocator has no such thing. > N s: it did not finish within N seconds."]
+              "– : the allocator has no such thing. > N s: it, or the same with fewer blocks, did not finish within N seconds."]
     lines += [f"Not built: {why}" for why in options.missing]
     text = "\n".join(lines) + "\n"
     with open(os.path.splitext(options.out)[0] + ".md", "w") as out:
