@@ -55,16 +55,15 @@ stage_tsan() {
 }
 
 stage_valgrind() {
-    # memcheck on the shipped library; the stress programs are ThreadSanitizer's.
-    local test failed=0 n=0
-    for test in "$build"/release/c_tests/c99.shared.test_* "$build"/release/c_tests/cxx17.static.test_*; do
-        echo "memcheck $(basename "$test")"
-        n=$((n + 1))
-        valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
-            --errors-for-leak-kinds=definite "$test" >"$test.memcheck" 2>&1 ||
-            { cat "$test.memcheck"; echo "memcheck: $(basename "$test") failed"; failed=1; break; }
-    done
-    [ $failed = 0 ] && [ $n -gt 0 ]
+    # memcheck on the shipped library; the stress programs are ThreadSanitizer's. A child's 255 ends xargs at once.
+    local tests=("$build"/release/c_tests/c99.shared.test_* "$build"/release/c_tests/cxx17.static.test_*) test
+    for test in "${tests[@]}"; do [[ $test == *.memcheck ]] || printf '%s\0' "$test"; done |
+        xargs -0 -P "$jobs" -I '{}' bash -c '
+            if valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
+                --errors-for-leak-kinds=definite "$1" >"$1.memcheck" 2>&1
+            then echo "memcheck $(basename "$1")"
+            else cat "$1.memcheck"; echo "memcheck: $(basename "$1") failed"; exit 255
+            fi' memcheck '{}'
 }
 
 stage_instructions() { scripts/instructions.sh "$build/release"; }
