@@ -2,7 +2,7 @@
 # Measures libsmp beside its peers: one run, one table (build/bench/results.md), one JSON (build/bench/results.json).
 #
 # bench.sh [--quick] [--traces DIR]... [--build BUILD_DIR]
-#   --quick       fewer cases and one repetition: minutes instead of most of an hour
+#   --quick       fewer cases and one repetition: two minutes or so instead of ten
 #   --traces DIR  traces of either version to replay besides those in traces/ (may be repeated)
 #   --build DIR   a built tree of the top-level CMakeLists.txt (default: build/release, built here)
 #
