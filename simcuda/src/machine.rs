@@ -16,6 +16,8 @@ use crate::pool::{Block, CHUNK, Pool, Reason, UNIT};
 pub struct Device {
     /// Bytes in use by chunks and plain allocations.
     pub taken: u64,
+    /// The primary context, once made.
+    pub primary: Option<u64>,
     /// Retain count of the primary context.
     pub retained: u32,
     /// Number of the pool that `cuMemAllocAsync` uses.
@@ -540,7 +542,7 @@ impl Machine {
         };
         for device in 0..state.config.devices as usize {
             let pool = state.new_pool(device, true, 0);
-            state.devices.push(Device { taken: 0, retained: 0, pool, default_pool: pool });
+            state.devices.push(Device { taken: 0, primary: None, retained: 0, pool, default_pool: pool });
         }
         Box::leak(Box::new(Machine { state: Mutex::new(state), changed: Condvar::new() }))
     }
@@ -561,8 +563,7 @@ impl Machine {
     /// Runs until every point has run; what `clock` holds is then observed.
     pub fn finish(&'static self, points: &[Point], clock: &Clock, observe: bool) {
         let mut state = self.lock();
-        loop {
-            let Some(&point) = points.iter().find(|&&point| !state.has_run(point)) else { break };
+        while let Some(&point) = points.iter().find(|&&point| !state.has_run(point)) {
             if !state.pull(point.0, self) {
                 // A gate or a host call holds it: another thread must act.
                 state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -162,11 +162,11 @@ impl Memory {
         if let Some(next) = self.free.remove(&(start + len)) {
             len += next;
         }
-        if let Some((&before, &size)) = self.free.range(..start).next_back() {
-            if before + size == start {
-                start = before;
-                len += size;
-            }
+        if let Some((&before, &size)) = self.free.range(..start).next_back()
+            && before + size == start
+        {
+            start = before;
+            len += size;
         }
         self.free.insert(start, len);
     }

@@ -116,10 +116,11 @@ impl Pool {
                         points.push(point);
                     }
                     *total += len;
-                } else if let Some((start, total, points)) = run.take() {
-                    if total >= need && best.as_ref().is_none_or(|(size, _)| total < *size) {
-                        best = Some((total, Run { chunk: base, start, points }));
-                    }
+                } else if let Some((start, total, points)) = run.take()
+                    && total >= need
+                    && best.as_ref().is_none_or(|(size, _)| total < *size)
+                {
+                    best = Some((total, Run { chunk: base, start, points }));
                 }
             }
         }
@@ -190,11 +191,11 @@ impl Pool {
         for chunk in self.chunks.values_mut() {
             let mut joined: BTreeMap<u64, (u64, Block)> = BTreeMap::new();
             for (&at, &(len, mut block)) in &chunk.blocks {
-                if let Block::Pending(point) = block {
-                    if seen(point) {
-                        block = Block::Observed;
-                        self.pending -= 1;
-                    }
+                if let Block::Pending(point) = block
+                    && seen(point)
+                {
+                    block = Block::Observed;
+                    self.pending -= 1;
                 }
                 match joined.last_entry() {
                     Some(mut last) if block == Block::Observed && last.get().1 == Block::Observed => {
