@@ -40,13 +40,16 @@ property() {
         -- --nocapture
 }
 wild() {
-    # About a minute of calls to a turn.
-    SMP_WILD_SEED=$seed SMP_WILD_CALLS=20000000 "$cargo" test --release --locked --package smp --test wild_handles \
-        -- --nocapture any_handle
+    # Runs of two million calls: a run keeps what its wild calls created, some gigabytes, until it ends.
+    local run
+    for run in 0 1 2 3 4 5 6 7; do
+        SMP_WILD_SEED=$((seed + run)) SMP_WILD_CALLS=2000000 "$cargo" test --release --locked --package smp \
+            --test wild_handles -- --nocapture any_handle || return 1 # no -e inside a condition
+    done
 }
 threads() {
-    build_tree "$root/build/tsan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=thread >/dev/null
-    (cd "$root/build/tsan" && ctest --output-on-failure --no-tests=error --repeat until-fail:3)
+    build_tree "$root/build/tsan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=thread >/dev/null &&
+        (cd "$root/build/tsan" && ctest --output-on-failure --no-tests=error --repeat until-fail:3)
 }
 fuzz() { (cd fuzz && RUSTC_BOOTSTRAP=1 "$cargo" fuzz run wild_handles -- -max_len=65536 -max_total_time=$part); }
 
