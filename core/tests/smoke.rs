@@ -152,3 +152,33 @@ fn added_users_and_host_ordered_frees_hold_a_block_back() {
     assert_eq!(pool::info(h).unwrap().address, other);
     assert_eq!(pool::info(h).unwrap().reason, Reason::Observed);
 }
+
+#[test]
+fn a_destroyed_pool_on_a_closed_device_goes_with_its_last_block_though_no_one_observed_the_free() {
+    for order in 0..3 {
+        let d = lazy();
+        let p = pool::create(d, &PoolConfig::preset(Preset::Cuda)).unwrap();
+        let s = stream(d);
+        let (a, ..) = alloc(p, 12, s);
+        stream::submit(d, s, 1).unwrap();
+        match order {
+            0 => {
+                pool::destroy(p).unwrap();
+                device::close(d).unwrap();
+                pool::free_async(a, s).unwrap();
+            }
+            1 => {
+                device::close(d).unwrap();
+                pool::free_async(a, s).unwrap();
+                pool::destroy(p).unwrap();
+            }
+            _ => {
+                pool::free_async(a, s).unwrap();
+                pool::destroy(p).unwrap();
+                device::close(d).unwrap();
+            }
+        }
+        // With the last page the pool went, with the pool the device, and with the device its streams.
+        assert_eq!(stream::query(DeviceId(0), s).unwrap_err().status, Status::Destroyed, "order {order}");
+    }
+}

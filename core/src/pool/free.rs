@@ -258,6 +258,9 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
     if let Some(stream) = stream {
         device.order.settle(&STREAMS, stream);
     }
+    if pool.destroyed.load(Relaxed) {
+        crate::runtime::drain_if_orphaned(device);
+    }
     Ok(())
 }
 

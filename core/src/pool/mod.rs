@@ -189,6 +189,11 @@ impl Pool {
     pub(crate) fn follows(&self) -> bool {
         (self.follow.load(Relaxed) || rules::off(rules::POLICY1_ATTRIBUTE)) && !rules::off(rules::POLICY1)
     }
+    /// Some page holds a live block.
+    pub(crate) fn has_live_blocks(&self) -> bool {
+        let shared = self.shared.lock();
+        shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).live.get() > 0))
+    }
     pub(crate) fn is_cuda(&self) -> bool {
         self.config.preset == Some(Preset::Cuda) || self.entries.iter().all(|entry| entry.kind == state::Kind::Cuda)
     }
@@ -254,6 +259,8 @@ pub fn destroy(pool: PoolId) -> Result<()> {
     pool.slow_only.fetch_add(1, Relaxed);
     *pool.callback.lock() = None;
     release::bury(&mut slow, &pool);
+    drop(slow);
+    crate::runtime::drain_if_orphaned(&pool.device);
     Ok(())
 }
 
@@ -473,7 +480,7 @@ pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)>
         (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?)
     };
     let record = page(slot);
-    if addr - record.base.load(Relaxed) >= record.bytes.load(Relaxed) {
+    if addr.wrapping_sub(record.base.load(Relaxed)) >= record.bytes.load(Relaxed) {
         return None;
     }
     Some((record.block_at(addr)?, addr))

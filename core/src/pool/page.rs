@@ -19,8 +19,8 @@ pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
 /// Page slots given back, by shape, so that an index is only reused for a page of the same shape.
 static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 
-/// (units, log2 of the unit) → page slots.
-type Spare = HashMap<(u64, u32), Vec<u32>>;
+/// Shape → page slots.
+type Spare = HashMap<u64, Vec<u32>>;
 
 /// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 1 KiB of index.
 const CHUNK: usize = 256;
@@ -130,7 +130,8 @@ impl Chunked {
 impl PageIndex {
     #[inline(always)]
     fn unit(&self, addr: u64) -> u64 {
-        (addr - self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
+        // Wraps for a reader that races with the page's reuse; what it finds is checked.
+        addr.wrapping_sub(self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
     }
     /// A block starts at `addr`.
     #[inline(always)]
@@ -213,10 +214,20 @@ pub(crate) fn page(slot: u32) -> &'static Page {
     PAGES.at(slot)
 }
 
+/// What a page's index is made for: 0 for none, else units rounded up to a power of two (so that pages of all sizes share
+/// few shapes, and what is kept for reuse stays within what was in use at once), `u64::MAX` for a sorted one.
+fn shape(units: u64) -> u64 {
+    match units {
+        0 => 0,
+        1..=CHUNKED_UNITS => units.next_power_of_two().max(CHUNK as u64),
+        _ => u64::MAX,
+    }
+}
+
 /// A slot for a page of `bytes`; `unit` is the device's alignment for a carved page, 0 for a page of one block.
 pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     let units = bytes.checked_div(unit).unwrap_or(0);
-    let shape = (units, if unit == 0 { 0 } else { unit.trailing_zeros() });
+    let shape = shape(units);
     let spare = SPARE.lock().get_or_insert_with(HashMap::new).get_mut(&shape).and_then(Vec::pop);
     let slot = match spare {
         Some(slot) => slot,
@@ -225,7 +236,7 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     let record = page(slot);
     if units > 0 {
         record.index.kind.get_or_init(|| {
-            if units <= CHUNKED_UNITS { Kind::Chunked(Chunked::new(units)) } else { Kind::Sorted(Mutex::default()) }
+            if units <= CHUNKED_UNITS { Kind::Chunked(Chunked::new(shape)) } else { Kind::Sorted(Mutex::default()) }
         });
         record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
     }
@@ -243,7 +254,7 @@ pub(crate) fn close(slot: u32, unit: u64) {
     let record = page(slot);
     let bytes = record.bytes.load(Relaxed);
     let units = if record.index.kind.get().is_some() { bytes / unit } else { 0 };
-    let shape = (units, if units == 0 { 0 } else { unit.trailing_zeros() });
+    let shape = shape(units);
     record.device_uid.store(0, Relaxed);
     SPARE.lock().get_or_insert_with(HashMap::new).entry(shape).or_default().push(slot);
 }

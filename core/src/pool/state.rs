@@ -338,6 +338,8 @@ pub(crate) struct Device {
     /// Pages by model address and, where there is backing, by pointer.
     pub(crate) by_address: RwLock<BTreeMap<u64, u32>>,
     pub(crate) by_pointer: RwLock<BTreeMap<u64, u32>>,
+    /// Its handle is closed: no one is left to synchronise it as a whole.
+    pub(crate) closed: AtomicBool,
     pub(crate) per_thread: Mutex<HashMap<u64, StreamRef>>,
     pub(crate) in_callback: Mutex<Vec<(std::thread::ThreadId, PoolId)>>,
     pub(crate) page_allocs: AtomicU64,
@@ -369,6 +371,7 @@ impl Device {
             observer: RwLock::new(None),
             by_address: RwLock::new(BTreeMap::new()),
             by_pointer: RwLock::new(BTreeMap::new()),
+            closed: AtomicBool::new(false),
             per_thread: Mutex::new(HashMap::new()),
             in_callback: Mutex::new(Vec::new()),
             page_allocs: AtomicU64::new(0),

@@ -52,7 +52,8 @@ pub fn info(device: DeviceId) -> Result<DeviceInfo> {
     })
 }
 
-/// Closes the handle. Pools, streams and blocks outlive it.
+/// Closes the handle. Pools, streams and blocks outlive it. A destroyed pool's memory goes with its last block even so:
+/// where only frees that no one can observe any more hold it, the device is synchronised.
 pub fn close(device: DeviceId) -> Result<()> {
     let gone = resolve_device(device)?;
     let mut place = DEVICES.at(gone.slot).0.lock();
@@ -68,6 +69,8 @@ pub fn close(device: DeviceId) -> Result<()> {
     if !used_up {
         DEVICES.give_back([gone.slot]);
     }
+    gone.closed.store(true, Relaxed);
+    super::drain_if_orphaned(&gone);
     Ok(())
 }
 

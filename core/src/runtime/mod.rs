@@ -180,6 +180,20 @@ pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock) {
     release::observe(&mut Slow::lock(device), &seen);
 }
 
+/// Lets a destroyed pool go that only unobserved frees hold, on a device whose handle is closed: no one could synchronise
+/// that device any more. No locks held by the caller.
+pub(crate) fn drain_if_orphaned(device: &Device) {
+    if !device.closed.load(Relaxed) {
+        return;
+    }
+    let pools = device.pools.lock().clone();
+    if pools.iter().any(|pool| pool.destroyed.load(Relaxed) && !pool.has_live_blocks()) {
+        let _serial = device.enter();
+        device.tell(&crate::pool::observer::Event::SynchronizeDevice);
+        synchronize_device(device);
+    }
+}
+
 /// Runs and observes everything submitted to the device so far.
 pub(crate) fn synchronize_device(device: &Device) {
     let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
