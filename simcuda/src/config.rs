@@ -1,4 +1,4 @@
-//! What a process may set by environment variables, read once at the first call. See `README.md` for the list.
+//! What a process may set by environment variables, read once at the first call. `README.md` beside this folder has the list.
 
 use crate::code::{self, Code};
 
@@ -47,8 +47,6 @@ pub struct Config {
     pub log: Option<String>,
     /// Whether the devices have memory pools (attribute 115).
     pub pools: bool,
-    /// Whether the devices have virtual memory management (attribute 102).
-    pub virtual_memory: bool,
 }
 
 impl Default for Config {
@@ -63,7 +61,6 @@ impl Default for Config {
             faults: Vec::new(),
             log: None,
             pools: true,
-            virtual_memory: true,
         }
     }
 }
@@ -136,7 +133,6 @@ impl Config {
         config.driver_version =
             number("SIMCUDA_DRIVER_VERSION", 1, 99_999)?.map_or(config.driver_version, |n| n as i32);
         config.pools = number("SIMCUDA_POOLS", 0, 1)?.map_or(config.pools, |n| n == 1);
-        config.virtual_memory = number("SIMCUDA_VMM", 0, 1)?.map_or(config.virtual_memory, |n| n == 1);
         if let Some(text) = get("SIMCUDA_MEMORY") {
             config.memory = parse_bytes(&text).map_err(|why| bad("SIMCUDA_MEMORY", why))?;
         }

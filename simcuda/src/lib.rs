@@ -4,8 +4,10 @@
 
 #![allow(clippy::missing_errors_doc)]
 
+mod api;
 pub mod code;
 pub mod config;
+mod ffi;
 pub mod machine;
 pub mod memory;
 pub mod order;
