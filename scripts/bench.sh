@@ -7,7 +7,7 @@
 #   --build DIR   a built tree of the top-level CMakeLists.txt (default: build/release, built here)
 #
 # Needs gcc, python3 with pip, and cargo; valgrind counts instructions, strace futex calls. The peers come from PyPI and
-# crates.io into build/bench. A peer that cannot be had or built is said to be missing, and the rest runs. Nothing here
+# the crate registry into build/bench. A peer that cannot be had or built is said to be missing, and the rest runs. Nothing here
 # gates anything: the figures are for people. docs/performance.md tells the method.
 quick=() traces=() given=
 while [ $# -gt 0 ]; do
