@@ -8,6 +8,8 @@
 //! that finds a neighbour of its own domain checks that the two really touch; a neighbour of another domain is left
 //! alone. So a stale link can be read, but never acted on.
 
+use crate::error::Result;
+use crate::handle::{self, AllocationId};
 use crate::order::StreamRef;
 use crate::slab::Slab;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -156,6 +158,33 @@ pub(crate) fn live_flags(reason: u64, align_log2: u32) -> u64 {
 #[inline(always)]
 pub(crate) fn block(index: u32) -> &'static Block {
     BLOCKS.at(index)
+}
+
+/// What an allocation handle names, live or not.
+pub(crate) struct Named {
+    allocation: AllocationId,
+    generation: u32,
+    pub(crate) index: u32,
+    pub(crate) record: &'static Block,
+}
+
+/// The record an allocation handle names.
+///
+/// # Errors
+/// An invalid handle, if none of that slot was ever given out.
+pub(crate) fn named(allocation: AllocationId) -> Result<Named> {
+    let kind = handle::Kind::Allocation;
+    handle::decode(kind, allocation.0)
+        .and_then(|(index, generation)| BLOCKS.get(index).map(|record| Named { allocation, generation, index, record }))
+        .ok_or_else(|| handle::invalid(kind, allocation.0))
+}
+
+impl Named {
+    /// `Ok` if the handle's allocation is the one that is live now. Holds for as long as the domain's lock is held.
+    pub(crate) fn judge_live(&self) -> Result<()> {
+        let b = self.record;
+        handle::judge(handle::Kind::Allocation, self.allocation.0, self.generation, b.generation(), b.has(LIVE))
+    }
 }
 
 /// A small stock of free record slots, so that splitting on the hot path takes no shared lock.

@@ -1,7 +1,7 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
 use super::alloc::{largest_per_stream, settle_after};
-use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block};
+use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
@@ -102,31 +102,28 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
 
 /// The live block a handle names, with its domain locked.
 pub(crate) fn lock_live(slow: &mut Slow<'_>, allocation: AllocationId) -> Result<u32> {
-    let kind = handle::Kind::Allocation;
-    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
-    let b = super::block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
+    let named = named(allocation)?;
+    let b = named.record;
     loop {
         let owner = b.stream();
         let is_stream = !matches!(owner, OBSERVED | MULTI | HOST);
         if is_stream {
             slow.state(owner.slot());
         }
-        handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+        named.judge_live()?;
         if b.stream() == owner {
-            return Ok(index);
+            return Ok(named.index);
         }
     }
 }
 
 /// The pool of a live allocation, without locks; to be checked again under them.
 pub(crate) fn pool_of(allocation: AllocationId) -> Result<Arc<Pool>> {
-    let kind = handle::Kind::Allocation;
-    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
-    let b = super::block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
-    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
-    let pool = POOLS.by_slot(page(b.page()).pool.load(Relaxed));
-    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
-    pool.ok_or_else(|| handle::gone(kind, allocation.0))
+    let named = named(allocation)?;
+    named.judge_live()?;
+    let pool = POOLS.by_slot(page(named.record.page()).pool.load(Relaxed));
+    named.judge_live()?;
+    pool.ok_or_else(|| handle::gone(handle::Kind::Allocation, allocation.0))
 }
 
 fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {

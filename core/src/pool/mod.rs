@@ -378,13 +378,11 @@ pub fn device(pool: PoolId) -> Result<DeviceId> {
 
 /// Reads a live block's record so that what is returned belongs together.
 fn read_live<T>(allocation: AllocationId, read: impl Fn(u32, &block::Block) -> T) -> Result<T> {
-    let kind = handle::Kind::Allocation;
-    let (index, generation) = handle::decode(kind, allocation.0).ok_or_else(|| handle::invalid(kind, allocation.0))?;
-    let b = block::BLOCKS.get(index).ok_or_else(|| handle::invalid(kind, allocation.0))?;
-    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
-    let value = read(index, b);
+    let named = block::named(allocation)?;
+    named.judge_live()?;
+    let value = read(named.index, named.record);
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-    handle::judge(kind, allocation.0, generation, b.generation(), b.has(LIVE))?;
+    named.judge_live()?;
     Ok(value)
 }
 
