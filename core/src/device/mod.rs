@@ -27,7 +27,20 @@ pub(crate) struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
+/// A piece of physical memory that can stand behind reserved addresses, as the device numbers it. What it is mapped at is
+/// the pool's business; a chunk may be mapped at several places of its range at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code)]
+pub(crate) struct Chunk(pub(crate) u64);
+
 /// A source of pages. Every method may be called from any thread; none may call back into the pool.
+///
+/// The second half serves Mapped entries: addresses are reserved first, and chunks mapped under them as needed. In terms of
+/// the CUDA driver: `reserve` is `cuMemAddressReserve`, `create_chunks` one `cuMemCreate` a chunk, `map` a `cuMemMap` a
+/// chunk and one `cuMemSetAccess` over all, `unmap` a `cuMemUnmap` a chunk, `release_chunk` a `cuMemRelease`. The pool
+/// unmaps a place only when the work that used it has executed, and releases a chunk only when it is mapped nowhere.
+/// `create_chunks` and `reserve` are called with no lock held, the others under the slow lock.
+#[allow(dead_code)] // the second half: Mapped entries follow
 pub(crate) trait PageSource: Send + Sync {
     /// One page of `bytes`, at model address `address`.
     fn allocate(&self, bytes: u64, address: u64) -> Result<Grant, Refused>;
@@ -35,6 +48,36 @@ pub(crate) trait PageSource: Send + Sync {
     fn release(&self, grant: Grant, bytes: u64) -> Result<(), Grant>;
     /// (free, total) bytes; `u64::MAX` where unlimited.
     fn memory(&self) -> (u64, u64);
+
+    /// Whether the methods below work. If not, Mapped entries become a ladder of sliced ones when a pool is created.
+    fn supports_mapping(&self) -> bool {
+        false
+    }
+    /// `bytes` of addresses (a multiple of the page granularity) with nothing behind them, at model address `address`.
+    /// [`Grant::pointer`] is where they begin for a kernel.
+    fn reserve(&self, _bytes: u64, _address: u64) -> Result<Grant, Refused> {
+        Err(Refused)
+    }
+    /// Takes reserved addresses back; nothing is mapped there.
+    fn unreserve(&self, _grant: Grant, _bytes: u64) {}
+    /// `count` chunks of `bytes` each, all of them or none.
+    fn create_chunks(&self, _count: u64, _bytes: u64) -> Result<Vec<Chunk>, Refused> {
+        Err(Refused)
+    }
+    /// Makes `chunks` (each of `bytes`) readable and writable at `pointer`, the beginning of a reservation, plus `offset`,
+    /// one after the other. A refusal leaves nothing mapped there.
+    fn map(&self, _pointer: u64, _offset: u64, _chunks: &[Chunk], _bytes: u64) -> Result<(), Refused> {
+        Err(Refused)
+    }
+    /// Nothing is mapped at `pointer` plus `offset` any more, for `count` chunks of `bytes` each. A refusal leaves what
+    /// is mapped there.
+    fn unmap(&self, _pointer: u64, _offset: u64, _count: u64, _bytes: u64) -> Result<(), Refused> {
+        Err(Refused)
+    }
+    /// Takes a chunk back that is mapped nowhere; a refusal leaves it with the caller.
+    fn release_chunk(&self, _chunk: Chunk, _bytes: u64) -> Result<(), Refused> {
+        Err(Refused)
+    }
 }
 
 /// What [`crate::device::info`] answers.

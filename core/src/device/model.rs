@@ -1,6 +1,6 @@
 //! The model device: pages without a GPU, unlimited or with a capacity, as numbers or backed by host memory.
 
-use super::{Grant, PageSource, Refused};
+use super::{Chunk, Grant, PageSource, Refused};
 use crate::error::{Error, Result, Status};
 use parking_lot::Mutex;
 
@@ -57,6 +57,31 @@ struct Supply {
     refuse: u64,
     refuse_releases: u64,
     capacity: u64,
+    #[allow(dead_code)]
+    next_chunk: u64,
+}
+
+impl Supply {
+    /// Takes `bytes` out of the capacity, unless the request is one that is to be refused.
+    fn take(&mut self, bytes: u64) -> std::result::Result<(), Refused> {
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else if self.refuse > 0 {
+            self.refuse -= 1;
+            return Err(Refused);
+        }
+        self.granted = self.granted.checked_add(bytes).filter(|&after| after <= self.capacity).ok_or(Refused)?;
+        Ok(())
+    }
+    /// Puts `bytes` back, unless that is to be refused.
+    fn put_back(&mut self, bytes: u64) -> std::result::Result<(), Refused> {
+        if self.refuse_releases > 0 {
+            self.refuse_releases -= 1;
+            return Err(Refused);
+        }
+        self.granted -= bytes;
+        Ok(())
+    }
 }
 
 pub(crate) struct ModelDevice {
@@ -87,39 +112,63 @@ impl ModelDevice {
     }
 }
 
+impl ModelDevice {
+    /// What stands behind `bytes` of addresses: host memory with host backing, else nothing.
+    fn back(&self, bytes: u64) -> std::result::Result<Grant, Refused> {
+        if !self.host_backing {
+            return Ok(Grant::default());
+        }
+        let length =
+            bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused)?;
+        let mut backing: Vec<u8> = Vec::new();
+        backing.try_reserve_exact(length).map_err(|_| Refused)?;
+        // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.
+        backing = vec![0; length];
+        let base = backing.as_mut_ptr() as u64;
+        Ok(Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing) })
+    }
+}
+
 impl PageSource for ModelDevice {
     fn allocate(&self, bytes: u64, _address: u64) -> std::result::Result<Grant, Refused> {
         let mut supply = self.supply.lock();
-        if supply.skip > 0 {
-            supply.skip -= 1;
-        } else if supply.refuse > 0 {
-            supply.refuse -= 1;
-            return Err(Refused);
-        }
-        let after = supply.granted.checked_add(bytes).filter(|&after| after <= supply.capacity).ok_or(Refused)?;
-        let mut grant = Grant::default();
-        if self.host_backing {
-            let length =
-                bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused)?;
-            let mut backing: Vec<u8> = Vec::new();
-            backing.try_reserve_exact(length).map_err(|_| Refused)?;
-            // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.
-            backing = vec![0; length];
-            let base = backing.as_mut_ptr() as u64;
-            grant = Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing) };
-        }
-        supply.granted = after;
-        Ok(grant)
+        let before = supply.granted;
+        supply.take(bytes)?;
+        self.back(bytes).inspect_err(|_| supply.granted = before)
     }
 
     fn release(&self, grant: Grant, bytes: u64) -> std::result::Result<(), Grant> {
+        self.supply.lock().put_back(bytes).map_err(|_| grant)
+    }
+
+    fn supports_mapping(&self) -> bool {
+        true
+    }
+
+    /// Addresses cost nothing. With host backing all of a range is one piece of memory, committed as touched: what a
+    /// place keeps of earlier blocks is nobody's business, so chunks need not carry bytes from place to place.
+    fn reserve(&self, bytes: u64, _address: u64) -> std::result::Result<Grant, Refused> {
+        self.back(bytes)
+    }
+
+    fn create_chunks(&self, count: u64, bytes: u64) -> std::result::Result<Vec<Chunk>, Refused> {
         let mut supply = self.supply.lock();
-        if supply.refuse_releases > 0 {
-            supply.refuse_releases -= 1;
-            return Err(grant);
-        }
-        supply.granted -= bytes;
+        supply.take(count.checked_mul(bytes).ok_or(Refused)?)?;
+        let first = supply.next_chunk;
+        supply.next_chunk += count;
+        Ok((first..first + count).map(Chunk).collect())
+    }
+
+    fn map(&self, _pointer: u64, _offset: u64, _chunks: &[Chunk], _bytes: u64) -> std::result::Result<(), Refused> {
         Ok(())
+    }
+
+    fn unmap(&self, _pointer: u64, _offset: u64, _count: u64, _bytes: u64) -> std::result::Result<(), Refused> {
+        Ok(())
+    }
+
+    fn release_chunk(&self, _chunk: Chunk, bytes: u64) -> std::result::Result<(), Refused> {
+        self.supply.lock().put_back(bytes)
     }
 
     fn memory(&self) -> (u64, u64) {
