@@ -1,0 +1,216 @@
+//! `smp-run`: runs a program with libsmp_preload.so under it, with settings from the command line instead of the
+//! environment. It replaces itself by the program: the exit status is the program's own.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+smp-run: runs a CUDA program with a memory pool, a limit and a report under it; the program stays as it is.
+
+smp-run [OPTIONS] [--] PROGRAM [ARGUMENTS]
+
+  --mode off|count|pool     off: nothing; count: the driver allocates, we account; pool (default): a pool allocates
+  --limit SIZE              bytes a device may hold through allocation calls, as 8GiB; more is out of memory
+  --report stderr|FILE      what the memory did, at exit: JSON if FILE ends in .json, else text; %p is the process
+  --report-signal           SIGUSR2 writes the report too, at the next call
+  --trace FILE[.gz]         record every call; examples/replay replays it
+  --check                   report copies and sets that are not ordered after their allocation, or race its free
+  --pools SPEC              what the pool is made of, as \"sliced(page_size=64MiB); direct()\"
+  --free sync|deferred      a free waits for the device as the driver's does (default), or is ordered after all work
+  --async forward|pool      stream-ordered allocations go to the driver's pool (default), or to ours
+  --release-threshold SIZE|none   what the driver's own pools may keep
+  --export-threshold SIZE   sizes from which a block can be exported to other processes (default 2MiB)
+  --log off|warn|info       what is said on standard error (default warn)
+  --stand-in                run over the stand-in driver, without a GPU: kernels do not run
+  --print                   print the environment and the command instead of running it
+  --help, --version
+
+Sizes are bytes, or numbers with KiB, MiB, GiB or TiB. Each option sets the environment variable of its name (SMP_LIMIT
+for --limit), which may also be set without smp-run; SMP_MODE=off turns everything off.
+";
+
+/// Options that take a value, and the variables they set.
+const VALUES: &[(&str, &str)] = &[
+    ("--mode", "SMP_MODE"),
+    ("--limit", "SMP_LIMIT"),
+    ("--report", "SMP_REPORT"),
+    ("--trace", "SMP_TRACE"),
+    ("--pools", "SMP_POOLS"),
+    ("--free", "SMP_FREE"),
+    ("--async", "SMP_ASYNC"),
+    ("--release-threshold", "SMP_RELEASE_THRESHOLD"),
+    ("--export-threshold", "SMP_EXPORT_THRESHOLD"),
+    ("--log", "SMP_LOG"),
+];
+
+/// Options without a value.
+const SWITCHES: &[(&str, &str)] = &[("--report-signal", "SMP_REPORT_SIGNAL"), ("--check", "SMP_CHECK")];
+
+/// A command line, read.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Run {
+    variables: Vec<(&'static str, OsString)>,
+    stand_in: bool,
+    print: bool,
+    command: Vec<OsString>,
+}
+
+enum Asked {
+    Run(Run),
+    Text(&'static str),
+}
+
+fn read(arguments: impl Iterator<Item = OsString>) -> Result<Asked, String> {
+    let mut run = Run::default();
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy().into_owned();
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(OsString::from(value))),
+            None => (text.as_str(), None),
+        };
+        if let Some((_, variable)) = VALUES.iter().find(|(option, _)| *option == name) {
+            let value = value.or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"))?;
+            run.variables.push((variable, value));
+        } else if let Some((_, variable)) = SWITCHES.iter().find(|(option, _)| *option == text) {
+            run.variables.push((variable, "1".into()));
+        } else {
+            match text.as_str() {
+                "--help" | "-h" => return Ok(Asked::Text(HELP)),
+                "--version" => return Ok(Asked::Text(concat!("smp-run ", env!("CARGO_PKG_VERSION"), "\n"))),
+                "--stand-in" => run.stand_in = true,
+                "--print" => run.print = true,
+                "--" => {
+                    run.command.extend(arguments.by_ref());
+                }
+                option if option.starts_with('-') => return Err(format!("unknown option {option}; see --help")),
+                _ => {
+                    run.command.push(argument);
+                    run.command.extend(arguments.by_ref());
+                }
+            }
+        }
+    }
+    if run.command.is_empty() {
+        return Err("no program to run; see --help".to_owned());
+    }
+    Ok(Asked::Run(run))
+}
+
+/// The first of `places` that exists below the folder of this program.
+fn beside(folder: &Path, places: &[&str]) -> Option<PathBuf> {
+    places.iter().map(|place| folder.join(place)).find(|path| path.exists()).and_then(|path| path.canonicalize().ok())
+}
+
+/// `first`, then what the variable already lists.
+fn prepended(variable: &str, first: &OsStr) -> OsString {
+    let mut list = first.to_owned();
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
+}
+
+/// A folder in which the loader finds the stand-in under the driver's name.
+fn stand_in(folder: &Path) -> Result<PathBuf, String> {
+    if let Some(installed) = beside(folder, &["../lib/smp/stand-in/libcuda.so.1"]) {
+        return Ok(installed.with_file_name(""));
+    }
+    // In a build folder the stand-in lies under its own name; the link is made beside it.
+    let library = beside(folder, &["libsimcuda.so"]).ok_or("the stand-in driver is not installed with smp-run")?;
+    let place = folder.join("stand-in");
+    let failed = |why: std::io::Error| format!("{}: {why}", place.display());
+    std::fs::create_dir_all(&place).map_err(failed)?;
+    let link = place.join("libcuda.so.1");
+    match std::os::unix::fs::symlink(&library, &link) {
+        Err(why) if why.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(why)),
+        _ => Ok(place),
+    }
+}
+
+fn prepare(run: &Run) -> Result<Command, String> {
+    let own = std::env::current_exe().map_err(|why| format!("cannot find myself: {why}"))?;
+    let folder = own.parent().unwrap_or(Path::new("."));
+    let library = beside(folder, &["libsmp_preload.so", "../lib/libsmp_preload.so", "../lib64/libsmp_preload.so"])
+        .ok_or_else(|| format!("libsmp_preload.so lies neither in {} nor in ../lib", folder.display()))?;
+    let mut command = Command::new(&run.command[0]);
+    command.args(&run.command[1..]);
+    command.env("LD_PRELOAD", prepended("LD_PRELOAD", library.as_os_str()));
+    command.envs(run.variables.iter().map(|(name, value)| (name, value)));
+    if run.stand_in {
+        command.env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", stand_in(folder)?.as_os_str()));
+    }
+    Ok(command)
+}
+
+fn main() -> ExitCode {
+    const NOT_RUN: u8 = 127;
+    let run = match read(std::env::args_os().skip(1)) {
+        Ok(Asked::Text(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Asked::Run(run)) => run,
+        Err(why) => {
+            eprintln!("smp-run: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let why = match prepare(&run) {
+        Ok(command) if run.print => {
+            for (name, value) in command.get_envs() {
+                println!("{}={}", name.display(), value.unwrap_or_default().display());
+            }
+            println!("{}", run.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "));
+            return ExitCode::SUCCESS;
+        }
+        // Returns only if it failed.
+        Ok(mut command) => format!("{}: {}", run.command[0].display(), command.exec()),
+        Err(why) => why,
+    };
+    eprintln!("smp-run: {why}");
+    ExitCode::from(NOT_RUN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<Run, String> {
+        match read(arguments.iter().map(|argument| OsString::from(*argument)))? {
+            Asked::Run(run) => Ok(run),
+            Asked::Text(text) => Err(text.to_owned()),
+        }
+    }
+
+    #[test]
+    fn options_set_the_variables_of_their_names() {
+        let run = run(&["--limit", "8GiB", "--report=out.json", "--check", "--", "./app", "--limit", "1"]).unwrap();
+        let set = |name: &'static str, value: &str| (name, OsString::from(value));
+        assert_eq!(run.variables, [set("SMP_LIMIT", "8GiB"), set("SMP_REPORT", "out.json"), set("SMP_CHECK", "1")]);
+        assert_eq!(run.command, ["./app", "--limit", "1"]);
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs() {
+        assert_eq!(run(&["app", "--help"]).unwrap().command, ["app", "--help"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        assert!(run(&["--limit"]).unwrap_err().contains("--limit needs a value"));
+        assert!(run(&["--limits", "1", "app"]).unwrap_err().contains("unknown option --limits"));
+        assert!(run(&["--check"]).unwrap_err().contains("no program"));
+        assert!(run(&["--check=1", "app"]).unwrap_err().contains("unknown option"));
+    }
+
+    #[test]
+    fn the_help_names_every_option() {
+        for (option, _) in VALUES.iter().chain(SWITCHES) {
+            assert!(HELP.contains(option), "{option}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Which of the driver's functions are replaced, and how a program that looks one up gets ours.
+//!
+//! A look-up is answered by the driver first. Its answer is replaced only if it is the driver's own function of exactly
+//! the replaced name and version; on any doubt the program keeps what the driver said.
+
+use crate::driver::{self, Code, Dlsym, Handle, Pointer, SUCCESS};
+use crate::memory;
+use crate::session;
+use crate::setting::{self, Mode};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// When a function must be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Unless everything is off.
+    Always,
+}
+
+/// One function of the driver that is replaced.
+pub struct Hook {
+    /// Name of the driver's symbol.
+    pub symbol: &'static CStr,
+    /// Name by which `cuGetProcAddress` knows it.
+    pub base: &'static str,
+    /// CUDA version from which that name means this function.
+    pub since: i32,
+    /// The twin for per-thread default streams.
+    pub twin: bool,
+    need: Need,
+    ours: fn() -> usize,
+    real: AtomicUsize,
+}
+
+impl Hook {
+    /// The driver's own function, 0 if the driver lacks it or is not loaded.
+    pub fn real(&self) -> usize {
+        let known = self.real.load(Relaxed);
+        if known != 0 {
+            return known;
+        }
+        let mut found = driver::symbol(self.symbol);
+        if found == 0
+            && let Some(dlsym) = driver::real_dlsym()
+        {
+            // A program linked to a driver under another name: what stands behind ours in the program's scope.
+            // SAFETY: a handle every dlsym takes and a terminated string.
+            found = unsafe { dlsym(libc::RTLD_NEXT, self.symbol.as_ptr()) } as usize;
+        }
+        if found != 0 && found != (self.ours)() {
+            self.real.store(found, Relaxed);
+            return found;
+        }
+        0
+    }
+
+    /// Whether the settings ask for this one.
+    fn wanted(&self) -> bool {
+        let settings = setting::settings();
+        match self.need {
+            Need::Always => settings.mode != Mode::Off,
+        }
+    }
+}
+
+/// The calls that are replaced. `caller REG` hands the caller's address on as one more argument, in that register.
+macro_rules! hooks {
+    ($($id:ident $symbol:ident = $base:literal $since:literal $form:ident $need:ident
+       ($($arg:ident : $ty:ty),*) $(caller $reg:literal)? => $body:path;)*) => {
+        /// Every function that is replaced.
+        pub static HOOKS: &[&Hook] = &[$(&$id),*];
+
+        $(
+        static $id: Hook = Hook {
+            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name with a zero byte"),
+            },
+            base: $base,
+            since: $since,
+            twin: hooks!(@form $form),
+            need: Need::$need,
+            ours: || $symbol as *const () as usize,
+            real: AtomicUsize::new(0),
+        };
+        hooks!(@export $id $symbol $form ($($arg: $ty),*) $(caller $reg)? => $body);
+        )*
+
+        /// The driver's own functions, by the names of their symbols.
+        pub mod real {
+            use super::*;
+            $(
+            /// The driver's own function of this name; `NOT_FOUND` where the driver lacks it.
+            ///
+            /// # Safety
+            /// As the driver's function.
+            pub unsafe fn $symbol($($arg: $ty),*) -> Code {
+                let address = super::$id.real();
+                if address == 0 {
+                    return driver::NOT_FOUND;
+                }
+                // SAFETY: the driver's function of that name has this signature.
+                let function: unsafe extern "C" fn($($ty),*) -> Code = unsafe { std::mem::transmute(address) };
+                // SAFETY: the caller's promise.
+                unsafe { function($($arg),*) }
+            }
+            )*
+        }
+    };
+    (@form legacy) => { false };
+    (@form twin) => { true };
+    (@export $id:ident $symbol:ident $form:ident ($($arg:ident : $ty:ty),*) => $body:path) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
+            // SAFETY: the arguments are the program's, who calls the driver's function of this name.
+            session::contain(|| unsafe { $body(real::$symbol, $($arg),*) })
+        }
+    };
+    (@export $id:ident $symbol:ident $form:ident ($($arg:ident : $ty:ty),*) caller $reg:literal => $body:path) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
+            unsafe extern "C" fn with_caller($($arg: $ty,)* caller: usize) -> Code {
+                // SAFETY: the arguments are the program's, who calls the driver's function of this name.
+                session::contain(|| unsafe { $body(real::$symbol, $($arg,)* caller) })
+            }
+            core::arch::naked_asm!(
+                "endbr64",
+                concat!("mov ", $reg, ", [rsp]"),
+                "jmp {with_caller}",
+                with_caller = sym with_caller,
+            )
+        }
+    };
+}
+
+hooks! {
+    GET_PROC_ADDRESS cuGetProcAddress = "cuGetProcAddress" 11030 legacy Always
+        (name: *const c_char, to: *mut usize, version: i32, flags: u64) => get_proc_address;
+    GET_PROC_ADDRESS_2 cuGetProcAddress_v2 = "cuGetProcAddress" 12000 legacy Always
+        (name: *const c_char, to: *mut usize, version: i32, flags: u64, status: *mut i32) => get_proc_address_2;
+
+    MEM_ALLOC cuMemAlloc_v2 = "cuMemAlloc" 3020 legacy Always
+        (to: *mut Pointer, bytes: usize) caller "rdx" => memory::alloc;
+    MEM_FREE cuMemFree_v2 = "cuMemFree" 3020 legacy Always (at: Pointer) => memory::free;
+    MEM_ALLOC_PITCH cuMemAllocPitch_v2 = "cuMemAllocPitch" 3020 legacy Always
+        (to: *mut Pointer, pitch: *mut usize, width: usize, height: usize, element: u32) caller "r9"
+        => memory::alloc_pitch;
+    MEM_ALLOC_MANAGED cuMemAllocManaged = "cuMemAllocManaged" 6000 legacy Always
+        (to: *mut Pointer, bytes: usize, flags: u32) caller "rcx" => memory::alloc_managed;
+    MEM_GET_INFO cuMemGetInfo_v2 = "cuMemGetInfo" 3020 legacy Always
+        (free: *mut usize, total: *mut usize) => memory::get_info;
+
+    MEM_ALLOC_ASYNC cuMemAllocAsync = "cuMemAllocAsync" 11020 legacy Always
+        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async;
+    MEM_ALLOC_ASYNC_TWIN cuMemAllocAsync_ptsz = "cuMemAllocAsync" 11020 twin Always
+        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async;
+    MEM_ALLOC_FROM_POOL cuMemAllocFromPoolAsync = "cuMemAllocFromPoolAsync" 11020 legacy Always
+        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool;
+    MEM_ALLOC_FROM_POOL_TWIN cuMemAllocFromPoolAsync_ptsz = "cuMemAllocFromPoolAsync" 11020 twin Always
+        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool;
+    MEM_FREE_ASYNC cuMemFreeAsync = "cuMemFreeAsync" 11020 legacy Always
+        (at: Pointer, stream: Handle) => memory::free_async;
+    MEM_FREE_ASYNC_TWIN cuMemFreeAsync_ptsz = "cuMemFreeAsync" 11020 twin Always
+        (at: Pointer, stream: Handle) => memory::free_async;
+
+    MEM_ALLOC_HOST cuMemAllocHost_v2 = "cuMemAllocHost" 3020 legacy Always
+        (to: *mut Pointer, bytes: usize) caller "rdx" => memory::alloc_host;
+    MEM_HOST_ALLOC cuMemHostAlloc = "cuMemHostAlloc" 2020 legacy Always
+        (to: *mut Pointer, bytes: usize, flags: u32) caller "rcx" => memory::host_alloc;
+    MEM_FREE_HOST cuMemFreeHost = "cuMemFreeHost" 2000 legacy Always (at: Pointer) => memory::free_host;
+    MEM_CREATE cuMemCreate = "cuMemCreate" 10020 legacy Always
+        (to: *mut u64, bytes: usize, properties: *const c_void, flags: u64) caller "r8" => memory::create;
+    MEM_RELEASE cuMemRelease = "cuMemRelease" 10020 legacy Always (handle: u64) => memory::release;
+
+    CTX_DESTROY cuCtxDestroy_v2 = "cuCtxDestroy" 4000 legacy Always (context: Handle) => memory::context_destroy;
+    PRIMARY_RESET cuDevicePrimaryCtxReset = "cuDevicePrimaryCtxReset" 7000 legacy Always
+        (device: i32) => memory::primary_reset;
+    PRIMARY_RESET_2 cuDevicePrimaryCtxReset_v2 = "cuDevicePrimaryCtxReset" 11000 legacy Always
+        (device: i32) => memory::primary_reset;
+    PRIMARY_RELEASE cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease" 7000 legacy Always
+        (device: i32) => memory::primary_release;
+    PRIMARY_RELEASE_2 cuDevicePrimaryCtxRelease_v2 = "cuDevicePrimaryCtxRelease" 11000 legacy Always
+        (device: i32) => memory::primary_release;
+}
+
+fn by_symbol(name: &CStr) -> Option<&'static Hook> {
+    HOOKS.iter().copied().find(|hook| hook.symbol == name)
+}
+
+/// What `dlsym(handle, name)` answers where that is ours to say; `None`: whatever the real one answers its caller.
+///
+/// # Safety
+/// `handle` and `name` as `dlsym` takes them.
+pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) -> Option<usize> {
+    if name.is_null() || handle == libc::RTLD_NEXT || session::inside() {
+        return None;
+    }
+    // SAFETY: not null, so a terminated string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if !name.to_bytes().starts_with(b"cu") {
+        return None;
+    }
+    let hook = by_symbol(name)?;
+    // The caller's own handle decides what is found. The default scope is no handle: there the real one finds our export.
+    // SAFETY: the caller's arguments.
+    let found = unsafe { dlsym(handle, name.as_ptr()) } as usize;
+    if found == 0 {
+        // Asked again by the caller itself, so that dlerror tells what it must.
+        return None;
+    }
+    if found == (hook.ours)() {
+        // Our export stands before the driver's in the program's scope, and even where there is no driver: then the
+        // program must not find it.
+        if hook.real() != 0 {
+            return None;
+        }
+        // SAFETY: a handle every dlsym takes and a terminated string.
+        return Some(unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize);
+    }
+    let library = driver::library_with(found);
+    (hook.wanted() && driver::symbol_in(library, hook.symbol) == found).then(|| (hook.ours)())
+}
+
+/// What the program gets for a function that the driver says is `found`.
+fn substitute(name: &CStr, version: i32, flags: u64, found: usize) -> usize {
+    let Ok(name) = name.to_str() else { return found };
+    if found == 0 || setting::settings().mode == Mode::Off {
+        return found;
+    }
+    let named = || HOOKS.iter().copied().filter(|hook| hook.base == name);
+    if let Some(hook) = named().find(|hook| hook.real() == found) {
+        return if hook.wanted() { (hook.ours)() } else { found };
+    }
+    // The driver may answer with another address than that of its export. Then the name, version and flags alone say
+    // which function this is; where a name has several forms that could be it, that is not certain enough.
+    let twin = flags & 2 != 0 && named().any(|hook| hook.twin);
+    let mut fits = named().filter(|hook| hook.twin == twin);
+    let (Some(hook), None) = (fits.next(), fits.next()) else { return found };
+    let exported = hook.real();
+    let same_file = || driver::file_of(exported).is_some_and(|file| driver::file_of(found) == Some(file));
+    let unnamed = || !is_an_export(found);
+    if version >= hook.since && exported != 0 && same_file() && unnamed() && hook.wanted() {
+        hook.real.store(found, Relaxed);
+        return (hook.ours)();
+    }
+    found
+}
+
+/// Whether an address is exactly that of some exported function: then it is that function, and not one without a name.
+fn is_an_export(address: usize) -> bool {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: dladdr takes any address and writes `info` when it answers nonzero.
+    let known = unsafe { libc::dladdr(address as *const c_void, &mut info) } != 0;
+    known && info.dli_saddr as usize == address
+}
+
+/// Replaces the driver's answer to a look-up.
+///
+/// # Safety
+/// `name` and `to` as `cuGetProcAddress` takes them, after it succeeded.
+unsafe fn answered(name: *const c_char, to: *mut usize, version: i32, flags: u64) {
+    if name.is_null() || to.is_null() || session::inside() {
+        return;
+    }
+    // SAFETY: the driver read the name and wrote the answer without an error, so both can be read, and `to` written.
+    unsafe {
+        let name = CStr::from_ptr(name);
+        *to = substitute(name, version, flags, *to);
+    }
+}
+
+type GetProcAddress = unsafe fn(*const c_char, *mut usize, i32, u64) -> Code;
+
+unsafe fn get_proc_address(
+    real: GetProcAddress,
+    name: *const c_char,
+    to: *mut usize,
+    version: i32,
+    flags: u64,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let code = unsafe { real(name, to, version, flags) };
+    if code == SUCCESS {
+        // SAFETY: the driver took these arguments.
+        unsafe { answered(name, to, version, flags) };
+    }
+    code
+}
+
+type GetProcAddress2 = unsafe fn(*const c_char, *mut usize, i32, u64, *mut i32) -> Code;
+
+unsafe fn get_proc_address_2(
+    real: GetProcAddress2,
+    name: *const c_char,
+    to: *mut usize,
+    version: i32,
+    flags: u64,
+    status: *mut i32,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let code = unsafe { real(name, to, version, flags, status) };
+    if code == SUCCESS {
+        // SAFETY: the driver took these arguments.
+        unsafe { answered(name, to, version, flags) };
+    }
+    code
+}
