@@ -68,6 +68,8 @@ stage_valgrind() {
 
 stage_instructions() { scripts/instructions.sh "$build/release"; }
 
+stage_preload() { scripts/preload.sh; }
+
 stage_rules() { scripts/rules.sh; }
 
 run_ctest() { # run_ctest TREE ARGS...
@@ -81,7 +83,7 @@ run_ctest() { # run_ctest TREE ARGS...
 summary() {
     case $1 in
         cargo_test) awk '/^test result:/ {p += $4; i += $8} END {printf "(%d tests, %d ignored)", p, i}' "$2" ;;
-        ctest | asan | tsan) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
+        ctest | asan | tsan | preload) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
         header | package) tail -n 1 "$2" | sed 's/^[a-z/.]*: \(.*\)$/(\1)/' ;;
         valgrind) echo "($(grep -c '^memcheck ' "$2") test programs)" ;;
         instructions | rules) echo; sed 's/^/    /' "$2" ;;
@@ -90,7 +92,7 @@ summary() {
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind instructions rules)
+stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload instructions rules)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")
