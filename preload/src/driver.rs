@@ -38,18 +38,25 @@ pub fn real_dlsym() -> Option<Dlsym> {
     static REAL: AtomicUsize = AtomicUsize::new(0);
     let mut found = REAL.load(Relaxed);
     if found == 0 {
-        // Newest version first: where libc keeps an old version beside it, both end in the same function, but a library
-        // preloaded after this one may have only taken over the newest.
-        for version in [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"] {
+        // Newest version first; where libc keeps an old version beside it, both end in the same function.
+        for version in [c"GLIBC_2.34", c"GLIBC_2.2.5"] {
             // SAFETY: both names are terminated strings; RTLD_NEXT is a handle every dlvsym takes.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) } as usize;
             if found != 0 {
-                REAL.store(found, Relaxed);
                 break;
             }
         }
+        // SAFETY: nonzero, it is the address of a function `dlsym` with this signature; zero is `None`.
+        let dlsym = unsafe { std::mem::transmute::<usize, Option<Dlsym>>(found) }?;
+        // A library preloaded after this one may have a `dlsym` without a version, which that look-up passes over.
+        // SAFETY: a handle every dlsym takes and a terminated string.
+        let next = unsafe { dlsym(libc::RTLD_NEXT, c"dlsym".as_ptr()) } as usize;
+        if next != 0 {
+            found = next;
+        }
+        REAL.store(found, Relaxed);
     }
-    // SAFETY: nonzero, it is the address of a function `dlsym` with this signature; zero is `None`.
+    // SAFETY: the address of a function `dlsym` with this signature.
     unsafe { std::mem::transmute::<usize, Option<Dlsym>>(found) }
 }
 

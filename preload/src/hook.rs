@@ -193,7 +193,7 @@ fn by_symbol(name: &CStr) -> Option<&'static Hook> {
 /// # Safety
 /// `handle` and `name` as `dlsym` takes them.
 pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) -> Option<usize> {
-    if name.is_null() || handle == libc::RTLD_NEXT || session::inside() {
+    if name.is_null() || session::inside() {
         return None;
     }
     // SAFETY: not null, so a terminated string.
@@ -202,6 +202,12 @@ pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) ->
         return None;
     }
     let hook = by_symbol(name)?;
+    if handle == libc::RTLD_NEXT {
+        // Whoever asks for the next one gets it, ours or the driver's; but ours is none where there is no driver's.
+        // SAFETY: a handle every dlsym takes and a terminated string.
+        let behind = unsafe { dlsym(handle, name.as_ptr()) } as usize;
+        return (behind == 0).then_some(0);
+    }
     // The caller's own handle decides what is found. The default scope is no handle: there the real one finds our export.
     // SAFETY: the caller's arguments.
     let found = unsafe { dlsym(handle, name.as_ptr()) } as usize;

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -112,7 +113,8 @@ fn process() -> &'static Process {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    // Never dropped: calls come until the very end of a thread, from its destructors too.
+    static STACK: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     static THREAD: Cell<u64> = const { Cell::new(0) };
     static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
 }
