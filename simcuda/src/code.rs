@@ -17,6 +17,8 @@ pub const OUT_OF_MEMORY: Code = Code(2);
 #[allow(missing_docs)]
 pub const NOT_INITIALIZED: Code = Code(3);
 #[allow(missing_docs)]
+pub const DEINITIALIZED: Code = Code(4);
+#[allow(missing_docs)]
 pub const NO_DEVICE: Code = Code(100);
 #[allow(missing_docs)]
 pub const INVALID_DEVICE: Code = Code(101);
@@ -41,6 +43,12 @@ pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
 #[allow(missing_docs)]
 pub const PEER_ACCESS_UNSUPPORTED: Code = Code(217);
 #[allow(missing_docs)]
+pub const PEER_ACCESS_ALREADY_ENABLED: Code = Code(704);
+#[allow(missing_docs)]
+pub const PEER_ACCESS_NOT_ENABLED: Code = Code(705);
+#[allow(missing_docs)]
+pub const CONTEXT_IS_DESTROYED: Code = Code(709);
+#[allow(missing_docs)]
 pub const PRIMARY_CONTEXT_ACTIVE: Code = Code(708);
 #[allow(missing_docs)]
 pub const NOT_PERMITTED: Code = Code(800);
@@ -54,6 +62,10 @@ pub const STREAM_CAPTURE_INVALIDATED: Code = Code(901);
 pub const STREAM_CAPTURE_MERGE: Code = Code(902);
 #[allow(missing_docs)]
 pub const STREAM_CAPTURE_UNMATCHED: Code = Code(903);
+#[allow(missing_docs)]
+pub const STREAM_CAPTURE_UNJOINED: Code = Code(904);
+#[allow(missing_docs)]
+pub const STREAM_CAPTURE_ISOLATION: Code = Code(905);
 #[allow(missing_docs)]
 pub const STREAM_CAPTURE_IMPLICIT: Code = Code(906);
 #[allow(missing_docs)]

@@ -4,11 +4,14 @@
 
 #![allow(clippy::missing_errors_doc)]
 
-mod api;
+pub mod api;
+pub mod capture;
 pub mod code;
 pub mod config;
+mod executor;
 mod ffi;
 pub mod machine;
+pub mod mapping;
 pub mod memory;
 pub mod order;
 pub mod pool;

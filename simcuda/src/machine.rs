@@ -1,25 +1,32 @@
-//! The whole driver behind one lock: devices, contexts, streams, events, pools, and the executor that runs streams.
+//! The whole driver behind one lock: devices, contexts, streams, events and pools.
 //!
-//! Everything here is safe and knows nothing of C; `api` converts and calls.
+//! Everything here is safe and knows nothing of C; `api` converts and calls. `executor` runs the streams, `capture` has
+//! captures and graphs, `mapping` virtual memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use crate::capture::{Capture, Executable, Graph};
 use crate::code::{self, Code, Result};
-use crate::config::{Config, Mode};
-use crate::memory::{Kind, Memory, Place};
+use crate::config::Config;
+use crate::mapping::Physical;
+use crate::memory::{Kind, Memory};
 use crate::order::{Action, Clock, Operation, Point, Random, Stream, StreamId};
 use crate::pool::{Block, CHUNK, Pool, Reason, UNIT};
 
 /// A device.
 pub struct Device {
-    /// Bytes in use by chunks and plain allocations.
+    /// Bytes in use by chunks, plain allocations and physical allocations.
     pub taken: u64,
-    /// The primary context, once made.
+    /// Most bytes that may be in use.
+    pub limit: u64,
+    /// The primary context's handle, once made: it stays the same over resets.
     pub primary: Option<u64>,
     /// Retain count of the primary context.
     pub retained: u32,
+    /// Flags that the primary context has or will have.
+    pub flags: u32,
     /// Number of the pool that `cuMemAllocAsync` uses.
     pub pool: u64,
     /// Number of the default pool.
@@ -30,8 +37,15 @@ pub struct Device {
 pub struct Context {
     /// Its device.
     pub device: usize,
+    /// Flags of its creation.
+    pub flags: u32,
+    /// Its number, never used again, unlike a primary context's handle.
+    pub id: u64,
     /// Its legacy default stream.
     pub legacy: StreamId,
+    /// Contexts whose memory it may reach.
+    pub peers: Vec<u64>,
+    pub(crate) streams: Vec<StreamId>,
     per_thread: HashMap<u64, StreamId>,
     barrier: u64,
     barrier_clock: Clock,
@@ -39,16 +53,34 @@ pub struct Context {
     pub sticky: Option<Code>,
 }
 
+impl Context {
+    /// Streams that no handle names: the default ones.
+    pub(crate) fn kept(&self) -> Vec<StreamId> {
+        self.per_thread.values().copied().chain([self.legacy]).collect()
+    }
+}
+
 /// An event.
+#[derive(Default)]
 pub struct Event {
     /// Context it was made in.
     pub context: u64,
     /// Flags of its creation.
     pub flags: u32,
-    record: u64,
+    pub(crate) record: u64,
     point: Option<Point>,
     clock: Clock,
-    time: Option<Instant>,
+    pub(crate) time: Option<Instant>,
+    /// The capture that it was recorded in last, and the graph nodes that it stands for.
+    pub(crate) captured: Option<(u64, Vec<u64>)>,
+}
+
+/// A loaded module or library. Its kernels are never run, so that nothing of it is read.
+pub struct Module {
+    /// Context it was loaded in.
+    pub context: u64,
+    /// Handle by kernel name.
+    pub functions: HashMap<String, u64>,
 }
 
 /// Everything under the lock.
@@ -67,11 +99,30 @@ pub struct State {
     pub events: HashMap<u64, Event>,
     /// Pools by handle.
     pub pools: BTreeMap<u64, Pool>,
+    /// Physical allocations by handle.
+    pub physical: HashMap<u64, Physical>,
+    /// Captures that have begun and not ended, by number.
+    pub captures: HashMap<u64, Capture>,
+    /// Graphs by handle.
+    pub graphs: HashMap<u64, Graph>,
+    /// Executable graphs by handle.
+    pub executables: HashMap<u64, Executable>,
+    /// Modules and libraries by handle.
+    pub modules: HashMap<u64, Module>,
+    /// Module of each kernel handle.
+    pub functions: HashMap<u64, u64>,
+    /// Memory of graphs' allocation nodes that launches hold: bytes and device by address.
+    pub graph_live: HashMap<u64, (u64, usize)>,
+    /// Launches accepted.
+    pub launches: u64,
     /// Addresses and bytes.
     pub memory: Memory,
-    observed: Clock,
-    random: Random,
+    /// Streams that may have something to run.
+    pub(crate) busy: Vec<StreamId>,
+    pub(crate) observed: Clock,
+    pub(crate) random: Random,
     next: u64,
+    next_id: u64,
     spare: Vec<u64>,
     /// Blocks given out by reason, in the order of [`Reason`].
     pub reuses: [u64; 5],
@@ -79,46 +130,139 @@ pub struct State {
 
 /// The driver.
 pub struct Machine {
-    state: Mutex<State>,
-    changed: Condvar,
+    pub(crate) state: Mutex<State>,
+    pub(crate) changed: Condvar,
 }
 
 impl State {
-    fn handle(&mut self) -> u64 {
+    pub(crate) fn handle(&mut self) -> u64 {
         self.next += 16;
         self.next
     }
 
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    // --- contexts
+
     /// A new context of `device`.
     pub fn new_context(&mut self, device: usize) -> u64 {
         let handle = self.handle();
+        self.fill_context(handle, device, 0);
+        handle
+    }
+
+    /// Makes the context that `handle` names.
+    pub fn fill_context(&mut self, handle: u64, device: usize, flags: u32) {
         self.streams.push(Stream::new(handle, 0, 0, true));
         let legacy = self.streams.len() - 1;
         let context = Context {
             device,
+            flags,
+            id: self.number(),
             legacy,
+            peers: Vec::new(),
+            streams: vec![legacy],
             per_thread: HashMap::new(),
             barrier: 0,
             barrier_clock: Clock::default(),
             sticky: None,
         };
         self.contexts.insert(handle, context);
+    }
+
+    /// The device's primary context, made if need be.
+    pub fn primary(&mut self, device: usize) -> u64 {
+        let handle = match self.devices[device].primary {
+            Some(handle) => handle,
+            None => self.handle(),
+        };
+        self.devices[device].primary = Some(handle);
+        if !self.contexts.contains_key(&handle) {
+            let flags = self.devices[device].flags;
+            self.fill_context(handle, device, flags);
+        }
         handle
     }
+
+    /// Ends a context with all that belongs to it, pool memory excepted. What could not run never will.
+    pub fn end_context(&mut self, handle: u64) {
+        let Some(context) = self.contexts.remove(&handle) else { return };
+        for &id in &context.streams {
+            let stream = &mut self.streams[id];
+            stream.queue.clear();
+            stream.executed = stream.submitted;
+            if let Some(capture) = stream.capture.take() {
+                self.captures.remove(&capture);
+            }
+        }
+        let spare = &mut self.spare;
+        self.handles.retain(|&handle, id| {
+            let stays = !context.streams.contains(id);
+            if !stays {
+                spare.push(handle);
+            }
+            stays
+        });
+        self.events.retain(|_, event| event.context != handle);
+        self.modules.retain(|_, module| module.context != handle);
+        let modules = &self.modules;
+        self.functions.retain(|_, module| modules.contains_key(module));
+        for at in self.memory.select(|kind| kind.context() == Some(handle)) {
+            let Some(region) = self.memory.remove(at) else { continue };
+            match region.kind {
+                Kind::Plain { device, .. } => {
+                    self.memory.give_back(at, region.len);
+                    self.devices[device].taken -= region.len;
+                }
+                Kind::Managed { device, .. } => self.devices[device].taken -= region.len,
+                _ => {}
+            }
+        }
+        self.busy.retain(|id| !context.streams.contains(id));
+    }
+
+    /// Notes the error that loses the context's device.
+    pub fn lose(&mut self, context: u64, code: Code) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.sticky.get_or_insert(code);
+        }
+    }
+
+    /// The error that lost the context's device, if any; CONTEXT_IS_DESTROYED for one that is no more.
+    pub fn check(&self, context: u64) -> Result<()> {
+        self.contexts.get(&context).ok_or(code::CONTEXT_IS_DESTROYED)?.sticky.map_or(Ok(()), Err)
+    }
+
+    // --- streams
 
     /// A new stream; the handle destroyed last is given out again, as a real driver may.
     pub fn new_stream(&mut self, context: u64, flags: u32, priority: i32) -> u64 {
         let handle = self.spare.pop().unwrap_or_else(|| self.handle());
-        self.streams.push(Stream::new(context, flags, priority, false));
-        self.handles.insert(handle, self.streams.len() - 1);
+        let id = self.add_stream(Stream::new(context, flags, priority, false));
+        self.handles.insert(handle, id);
         handle
+    }
+
+    fn add_stream(&mut self, stream: Stream) -> StreamId {
+        let id = self.streams.len();
+        if let Some(context) = self.contexts.get_mut(&stream.context) {
+            context.streams.push(id);
+        }
+        self.streams.push(stream);
+        id
     }
 
     /// Ends a stream's handle; what was submitted still runs.
     pub fn destroy_stream(&mut self, handle: u64) -> Result<()> {
         let id = self.handles.remove(&handle).ok_or(code::INVALID_HANDLE)?;
-        self.streams[id].destroyed = true;
         self.spare.push(handle);
+        if self.streams[id].capture.is_some() {
+            self.invalidate(id);
+            self.leave_capture(id);
+        }
         Ok(())
     }
 
@@ -127,24 +271,18 @@ impl State {
         if handle > 2 {
             return self.handles.get(&handle).copied().ok_or(code::INVALID_HANDLE);
         }
-        let of = self.contexts.get_mut(&context).ok_or(code::INVALID_CONTEXT)?;
+        let of = self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?;
         if handle == 1 || (handle == 0 && !per_thread) {
             return Ok(of.legacy);
         }
-        let new = self.streams.len();
-        let id = *of.per_thread.entry(thread).or_insert(new);
-        if id == new {
-            self.streams.push(Stream::new(context, 0, 0, false));
+        if let Some(&id) = of.per_thread.get(&thread) {
+            return Ok(id);
+        }
+        let id = self.add_stream(Stream::new(context, 0, 0, false));
+        if let Some(of) = self.contexts.get_mut(&context) {
+            of.per_thread.insert(thread, id);
         }
         Ok(id)
-    }
-
-    /// A new event.
-    pub fn new_event(&mut self, context: u64, flags: u32) -> u64 {
-        let handle = self.handle();
-        let event = Event { context, flags, record: 0, point: None, clock: Clock::default(), time: None };
-        self.events.insert(handle, event);
-        handle
     }
 
     /// Orders the stream's next operation after the context's last barrier.
@@ -158,26 +296,51 @@ impl State {
         }
     }
 
-    /// Submits an operation. `work` is false for what is served from a pool, which is no barrier.
+    /// Submits an operation, or adds it to the capture that the stream takes part in. `work` is false for what is served
+    /// from a pool, which is no barrier.
+    pub fn enqueue(&mut self, id: StreamId, action: Action, work: bool) -> Result<Option<Point>> {
+        if self.captures.is_empty() {
+            return self.submit(id, action, work).map(Some);
+        }
+        if self.streams[id].capture.is_some() {
+            self.add_node(id, action)?;
+            return Ok(None);
+        }
+        self.implicit(id)?;
+        self.submit(id, action, work).map(Some)
+    }
+
+    /// Submits an operation, whatever is being captured.
     pub fn submit(&mut self, id: StreamId, action: Action, work: bool) -> Result<Point> {
         self.follow_barrier(id);
         let context = self.streams[id].context;
         let barrier = work && self.streams[id].legacy;
         if barrier {
-            for other in 0..self.streams.len() {
+            let (mut needs, mut clock) = (Vec::new(), Clock::default());
+            for &other in &self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?.streams {
                 let stream = &self.streams[other];
-                if other != id && stream.context == context && stream.blocking() && stream.submitted > 0 {
-                    let (point, clock) = ((other, stream.submitted), stream.clock.clone());
-                    self.streams[id].needs.push(point);
-                    self.streams[id].clock.merge(&clock);
+                let point = (other, stream.submitted);
+                if other != id && stream.blocking() && stream.submitted > 0 && !self.observed.holds(point) {
+                    clock.merge(&stream.clock);
+                    if stream.executed < stream.submitted {
+                        needs.push(point);
+                    }
                 }
             }
+            self.streams[id].needs.append(&mut needs);
+            self.streams[id].clock.merge(&clock);
         }
         let stream = &mut self.streams[id];
         stream.submitted += 1;
         let point = (id, stream.submitted);
+        if stream.clock.len() > 16 {
+            stream.clock.forget(&self.observed);
+        }
         stream.clock.add(point);
         let needs = std::mem::take(&mut stream.needs);
+        if !std::mem::replace(&mut stream.listed, true) {
+            self.busy.push(id);
+        }
         stream.queue.push_back(Operation { needs, action });
         if barrier {
             let clock = stream.clock.clone();
@@ -189,17 +352,84 @@ impl State {
         Ok(point)
     }
 
+    // --- events
+
+    /// A new event.
+    pub fn new_event(&mut self, context: u64, flags: u32) -> u64 {
+        let handle = self.handle();
+        self.events.insert(handle, Event { context, flags, ..Event::default() });
+        handle
+    }
+
     /// Records an event at the stream's end.
     pub fn record(&mut self, handle: u64, id: StreamId) -> Result<()> {
         let event = self.events.get(&handle).ok_or(code::INVALID_HANDLE)?;
         if event.context != self.streams[id].context {
             return Err(code::INVALID_HANDLE);
         }
+        if self.streams[id].capture.is_some() {
+            return self.record_captured(handle, id);
+        }
         let number = event.record + 1;
+        let Some(point) = self.enqueue(id, Action::Record(handle, number), true)? else { return Ok(()) };
+        let clock = self.streams[id].clock.clone();
+        self.point_event(handle, point, clock);
+        Ok(())
+    }
+
+    fn point_event(&mut self, handle: u64, point: Point, clock: Clock) {
+        if let Some(event) = self.events.get_mut(&handle) {
+            event.record += 1;
+            (event.point, event.clock, event.time, event.captured) = (Some(point), clock, None, None);
+        }
+    }
+
+    /// Records an event after all that the context's streams have been given.
+    pub fn record_context(&mut self, context: u64, handle: u64) -> Result<()> {
+        let event = self.events.get(&handle).ok_or(code::INVALID_HANDLE)?;
+        if event.context != context {
+            return Err(code::INVALID_HANDLE);
+        }
+        let number = event.record + 1;
+        let of = self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?;
+        let streams = of.streams.clone();
+        if streams.iter().any(|&id| self.streams[id].capture.is_some()) {
+            streams.iter().for_each(|&id| self.invalidate(id));
+            return Err(code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        // A stream of its own, never seen outside: the record follows every other stream's end.
+        let id = self.streams.len();
+        let mut gather = Stream::new(context, 1, 0, false);
+        for other in streams {
+            let stream = &self.streams[other];
+            gather.clock.merge(&stream.clock);
+            if stream.executed < stream.submitted {
+                gather.needs.push((other, stream.submitted));
+            }
+        }
+        self.streams.push(gather);
         let point = self.submit(id, Action::Record(handle, number), true)?;
         let clock = self.streams[id].clock.clone();
-        if let Some(event) = self.events.get_mut(&handle) {
-            (event.record, event.point, event.clock, event.time) = (number, Some(point), clock, None);
+        self.point_event(handle, point, clock);
+        Ok(())
+    }
+
+    /// Makes all that the context's streams are given later wait for the event's last record.
+    pub fn wait_context(&mut self, context: u64, handle: u64) -> Result<()> {
+        let streams = self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?.streams.clone();
+        if streams.iter().any(|&id| self.streams[id].capture.is_some()) {
+            streams.iter().for_each(|&id| self.invalidate(id));
+            return Err(code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let event = self.events.get(&handle).ok_or(code::INVALID_HANDLE)?;
+        if event.captured.is_some() {
+            return Err(code::CAPTURED_EVENT);
+        }
+        let Some(point) = event.point else { return Ok(()) };
+        let clock = event.clock.clone();
+        for id in streams {
+            self.streams[id].needs.push(point);
+            self.streams[id].clock.merge(&clock);
         }
         Ok(())
     }
@@ -207,21 +437,36 @@ impl State {
     /// Makes the stream's later operations wait for the event's last record.
     pub fn wait(&mut self, id: StreamId, handle: u64) -> Result<()> {
         let event = self.events.get(&handle).ok_or(code::INVALID_HANDLE)?;
+        if event.captured.is_some() || self.streams[id].capture.is_some() {
+            return self.wait_captured(id, handle);
+        }
+        self.implicit(id)?;
+        let event = &self.events[&handle];
         if let Some(point) = event.point {
             let clock = event.clock.clone();
-            self.streams[id].needs.push(point);
+            if !self.has_run(point) {
+                self.streams[id].needs.push(point);
+            }
             self.streams[id].clock.merge(&clock);
         }
         self.submit(id, Action::Nothing, true).map(drop)
     }
 
-    fn has_run(&self, point: Point) -> bool {
+    pub(crate) fn has_run(&self, point: Point) -> bool {
         self.streams[point.0].executed >= point.1
     }
 
-    /// The event's point; `None` when it was never recorded, which counts as complete.
-    pub fn event_point(&self, handle: u64) -> Result<(Option<Point>, Clock)> {
+    /// The event's point; `None` when it was never recorded, which counts as complete. CAPTURED_EVENT, and the capture
+    /// is invalid, when its last record was captured.
+    pub fn event_point(&mut self, handle: u64) -> Result<(Option<Point>, Clock)> {
         let event = self.events.get(&handle).ok_or(code::INVALID_HANDLE)?;
+        if let Some((capture, _)) = event.captured {
+            if let Some(capture) = self.captures.get_mut(&capture) {
+                capture.invalid = true;
+            }
+            return Err(code::CAPTURED_EVENT);
+        }
+        self.check(event.context)?;
         Ok((event.point, event.clock.clone()))
     }
 
@@ -229,122 +474,16 @@ impl State {
     pub fn elapsed(&self, start: u64, end: u64) -> Result<f32> {
         let get = |handle: u64| self.events.get(&handle).filter(|e| e.point.is_some() && e.flags & 2 == 0);
         let (a, b) = (get(start).ok_or(code::INVALID_HANDLE)?, get(end).ok_or(code::INVALID_HANDLE)?);
+        if a.captured.is_some() || b.captured.is_some() {
+            return Err(code::CAPTURED_EVENT);
+        }
         let (a, b) = (a.time.ok_or(code::NOT_READY)?, b.time.ok_or(code::NOT_READY)?);
         Ok(b.saturating_duration_since(a).as_secs_f32() * 1e3)
     }
 
-    fn runnable(&self, id: StreamId) -> bool {
-        let stream = &self.streams[id];
-        let ready = |op: &Operation| op.needs.iter().all(|&point| self.has_run(point));
-        !stream.gated && !stream.calling && stream.queue.front().is_some_and(ready)
-    }
+    // --- memory
 
-    /// Runs the operation at the head of a runnable stream.
-    fn run_head(&mut self, id: StreamId, machine: &'static Machine) {
-        let Some(operation) = self.streams[id].queue.pop_front() else { return };
-        if let Action::Call(call) = operation.action {
-            self.streams[id].calling = true;
-            std::thread::spawn(move || {
-                call();
-                let mut state = machine.lock();
-                state.streams[id].calling = false;
-                state.streams[id].executed += 1;
-                state.stir(machine);
-                machine.changed.notify_all();
-            });
-            return;
-        }
-        if let Err(code) = self.perform(operation.action) {
-            let context = self.streams[id].context;
-            if let Some(context) = self.contexts.get_mut(&context) {
-                context.sticky.get_or_insert(code);
-            }
-        }
-        self.streams[id].executed += 1;
-    }
-
-    fn perform(&mut self, action: Action) -> Result<()> {
-        let step = |place: Place, by: u64| match place {
-            Place::Device(at) => Place::Device(at + by),
-            Place::Host(at) => Place::Host(at + by),
-        };
-        match action {
-            Action::Copy { to, to_pitch, from, from_pitch, width, rows } => (0..rows)
-                .try_for_each(|row| self.memory.copy(step(to, row * to_pitch), step(from, row * from_pitch), width)),
-            Action::Write { to, to_pitch, width, bytes } => {
-                let rows = bytes.chunks(usize::try_from(width.max(1)).map_err(|_| code::INVALID_VALUE)?);
-                rows.enumerate().try_for_each(|(row, part)| self.memory.write(step(to, row as u64 * to_pitch), part))
-            }
-            Action::Fill { to, pitch, pattern, width, rows } => {
-                let bytes: Vec<u8> = pattern.iter().copied().cycle().take(width as usize).collect();
-                (0..rows).try_for_each(|row| self.memory.write(Place::Device(to + row * pitch), &bytes))
-            }
-            Action::Record(handle, number) => {
-                if let Some(event) = self.events.get_mut(&handle).filter(|event| event.record == number) {
-                    event.time = Some(Instant::now());
-                }
-                Ok(())
-            }
-            Action::Free(address) => self.free_plain(address),
-            Action::Nothing | Action::Call(_) => Ok(()),
-        }
-    }
-
-    /// Runs one operation of the stream, or of what it waits for; false when a gate or a host call holds everything.
-    fn pull(&mut self, id: StreamId, machine: &'static Machine) -> bool {
-        if self.runnable(id) {
-            self.run_head(id, machine);
-            return true;
-        }
-        let stream = &self.streams[id];
-        if stream.gated || stream.calling {
-            return false;
-        }
-        let Some(head) = stream.queue.front() else { return false };
-        let unmet: Vec<Point> = head.needs.iter().copied().filter(|&point| !self.has_run(point)).collect();
-        unmet.into_iter().any(|point| self.pull(point.0, machine))
-    }
-
-    /// Lets streams run as the mode has it; called at every submission and query.
-    pub fn stir(&mut self, machine: &'static Machine) {
-        match self.config.mode {
-            Mode::Lazy => {}
-            Mode::Eager => loop {
-                let ready: Vec<StreamId> = (0..self.streams.len()).filter(|&id| self.runnable(id)).collect();
-                if ready.is_empty() {
-                    break;
-                }
-                ready.into_iter().for_each(|id| self.run_head(id, machine));
-            },
-            Mode::Adversarial => {
-                if self.random.below(16) == 0 && !self.streams.is_empty() {
-                    let id = self.random.below(self.streams.len() as u64) as usize;
-                    self.streams[id].starved = !self.streams[id].starved;
-                }
-                for _ in 0..self.random.below(4) {
-                    let fed = |id: &StreamId| self.runnable(*id) && !self.streams[*id].starved;
-                    let ready: Vec<StreamId> = (0..self.streams.len()).filter(fed).collect();
-                    if ready.is_empty() {
-                        break;
-                    }
-                    let pick = self.random.below(ready.len() as u64) as usize;
-                    self.run_head(ready[pick], machine);
-                }
-            }
-        }
-    }
-
-    /// Whether the point has run. In the modes that wait to be asked, "no" brings it one step nearer, so that a
-    /// program that polls ends.
-    pub fn query(&mut self, point: Point, machine: &'static Machine) -> bool {
-        let done = self.has_run(point);
-        if !done && self.config.mode != Mode::Eager {
-            self.pull(point.0, machine);
-        }
-        done
-    }
-
-    fn observe(&mut self, clock: &Clock) {
+    pub(crate) fn observe(&mut self, clock: &Clock) {
         self.observed.merge(clock);
         let observed = &self.observed;
         let mut gone = Vec::new();
@@ -355,12 +494,12 @@ impl State {
                 gone.push((pool.device, base, len));
             }
         }
-        self.drop_chunks(&gone);
+        self.drop_regions(&gone);
         self.pools.retain(|_, pool| !(pool.destroyed && pool.reserved == 0));
     }
 
-    fn drop_chunks(&mut self, chunks: &[(usize, u64, u64)]) {
-        for &(device, base, len) in chunks {
+    pub(crate) fn drop_regions(&mut self, regions: &[(usize, u64, u64)]) {
+        for &(device, base, len) in regions {
             self.memory.remove(base);
             self.memory.give_back(base, len);
             self.devices[device].taken -= len;
@@ -372,7 +511,7 @@ impl State {
         let pool = self.pools.get_mut(&handle).filter(|pool| !pool.destroyed).ok_or(code::INVALID_VALUE)?;
         let device = pool.device;
         let gone: Vec<_> = std::iter::from_fn(|| pool.shrink(keep)).map(|(at, len)| (device, at, len)).collect();
-        self.drop_chunks(&gone);
+        self.drop_regions(&gone);
         Ok(())
     }
 
@@ -380,9 +519,21 @@ impl State {
     pub fn alloc_plain(&mut self, context: u64, bytes: u64) -> Result<u64> {
         let device = self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?.device;
         let len = bytes.checked_next_multiple_of(UNIT).ok_or(code::OUT_OF_MEMORY)?;
+        self.new_region(device, len, UNIT, Kind::Plain { device, context })
+    }
+
+    /// Takes memory that host and device share.
+    pub fn alloc_managed(&mut self, context: u64, bytes: u64) -> Result<u64> {
+        let device = self.contexts.get(&context).ok_or(code::INVALID_CONTEXT)?.device;
+        self.charge(device, bytes)?;
+        let made = self.memory.back_shared(bytes, Kind::Managed { device, context });
+        made.inspect_err(|_| self.devices[device].taken -= bytes)
+    }
+
+    fn new_region(&mut self, device: usize, len: u64, align: u64, kind: Kind) -> Result<u64> {
         self.charge(device, len)?;
-        let at = self.memory.take(len, UNIT).inspect_err(|_| self.devices[device].taken -= len)?;
-        if let Err(code) = self.memory.back(at, len, Kind::Plain { device, context }) {
+        let at = self.memory.take(len, align).inspect_err(|_| self.devices[device].taken -= len)?;
+        if let Err(code) = self.memory.back(at, len, kind) {
             self.memory.give_back(at, len);
             self.devices[device].taken -= len;
             return Err(code);
@@ -390,24 +541,42 @@ impl State {
         Ok(at)
     }
 
-    fn charge(&mut self, device: usize, len: u64) -> Result<()> {
-        let left = self.config.memory - self.devices[device].taken;
-        if len > left {
+    /// Bytes the device could still give.
+    pub fn left(&self, device: usize) -> u64 {
+        self.devices[device].limit.saturating_sub(self.devices[device].taken)
+    }
+
+    pub(crate) fn charge(&mut self, device: usize, len: u64) -> Result<()> {
+        if len > self.left(device) {
             return Err(code::OUT_OF_MEMORY);
         }
         self.devices[device].taken += len;
         Ok(())
     }
 
-    /// Gives plain memory back.
+    /// Gives plain or managed memory back.
     pub fn free_plain(&mut self, address: u64) -> Result<()> {
         let found = self.memory.find(address).filter(|(start, _)| *start == address);
-        let Some((_, Kind::Plain { device, .. }, len)) = found.map(|(at, region)| (at, region.kind, region.len)) else {
-            return Err(code::INVALID_VALUE);
-        };
-        self.drop_chunks(&[(device, address, len)]);
+        match found.map(|(_, region)| (region.kind, region.len)) {
+            Some((Kind::Plain { device, .. }, len)) => self.drop_regions(&[(device, address, len)]),
+            Some((Kind::Managed { device, .. }, len)) => {
+                self.memory.remove(address);
+                self.devices[device].taken -= len;
+            }
+            _ => return Err(code::INVALID_VALUE),
+        }
         Ok(())
     }
+
+    /// The context that plain or managed memory at `address` was made in.
+    pub fn plain_context(&self, address: u64) -> Option<u64> {
+        match self.memory.find(address).filter(|(start, _)| *start == address)?.1.kind {
+            Kind::Plain { context, .. } | Kind::Managed { context, .. } => Some(context),
+            _ => None,
+        }
+    }
+
+    // --- pools
 
     /// A new pool.
     pub fn new_pool(&mut self, device: usize, default: bool, max: u64) -> u64 {
@@ -415,6 +584,11 @@ impl State {
         let max = if max == 0 { u64::MAX } else { max.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX) };
         self.pools.insert(handle, Pool::new(device, default, max));
         handle
+    }
+
+    /// The pool that a handle names.
+    pub fn pool(&mut self, handle: u64) -> Result<&mut Pool> {
+        self.pools.get_mut(&handle).filter(|pool| !pool.destroyed).ok_or(code::INVALID_VALUE)
     }
 
     /// Ends a pool's handle; its blocks stay.
@@ -428,17 +602,24 @@ impl State {
 
     /// Allocates from a pool in stream order.
     pub fn alloc_async(&mut self, handle: u64, bytes: u64, id: StreamId) -> Result<u64> {
-        self.follow_barrier(id);
         let need = bytes.max(1).checked_next_multiple_of(UNIT).ok_or(code::OUT_OF_MEMORY)?;
         let pool = self.pools.get(&handle).filter(|pool| !pool.destroyed).ok_or(code::INVALID_VALUE)?;
         let (device, policies) = (pool.device, pool.policies);
+        if self.streams[id].capture.is_some() {
+            return self.capture_alloc(id, device, need);
+        }
+        self.implicit(id)?;
+        self.follow_barrier(id);
         let clock = &self.streams[id].clock;
+        let pool = &self.pools[&handle];
         let same = |b: &Block| matches!(b, Block::Observed) || matches!(b, Block::Pending(p) if p.0 == id);
         let event = |b: &Block| same(b) || policies[0] && matches!(b, Block::Pending(p) if clock.holds(*p));
         let done = |b: &Block| event(b) || policies[1] && matches!(b, Block::Pending(p) if self.has_run(*p));
         let mut found = pool.find(need, same).map(|run| (run, Reason::SameOrObserved));
-        found = found.or_else(|| pool.find(need, event).map(|run| (run, Reason::Event)));
-        found = found.or_else(|| pool.find(need, done).map(|run| (run, Reason::Opportunistic)));
+        if pool.any_pending() {
+            found = found.or_else(|| pool.find(need, event).map(|run| (run, Reason::Event)));
+            found = found.or_else(|| pool.find(need, done).map(|run| (run, Reason::Opportunistic)));
+        }
         found = found.or_else(|| pool.find(need, |b| *b == Block::Fresh).map(|run| (run, Reason::Fresh)));
         if found.is_none() && self.grow(handle, device, need).is_ok() {
             found = self.pools[&handle].find(need, |b| *b == Block::Fresh).map(|run| (run, Reason::Fresh));
@@ -467,12 +648,7 @@ impl State {
         if pool.reserved.checked_add(len).is_none_or(|sum| sum > pool.max) {
             return Err(code::OUT_OF_MEMORY);
         }
-        self.charge(device, len)?;
-        let made = self.memory.take(len, CHUNK).and_then(|at| {
-            let kind = Kind::Chunk { device, pool: handle };
-            self.memory.back(at, len, kind).inspect_err(|_| self.memory.give_back(at, len)).map(|()| at)
-        });
-        let at = made.inspect_err(|_| self.devices[device].taken -= len)?;
+        let at = self.new_region(device, len, CHUNK, Kind::Chunk { device, pool: handle })?;
         if let Some(pool) = self.pools.get_mut(&handle) {
             pool.grow(at, len);
         }
@@ -489,19 +665,19 @@ impl State {
 
     /// Frees in stream order, pool or plain memory.
     pub fn free_async(&mut self, address: u64, id: StreamId) -> Result<()> {
+        if self.streams[id].capture.is_some() {
+            return self.capture_free(id, address);
+        }
         let Some(handle) = self.pool_of(address) else {
-            let plain = self
-                .memory
-                .find(address)
-                .is_some_and(|(at, region)| at == address && matches!(region.kind, Kind::Plain { .. }));
-            return if plain {
-                self.submit(id, Action::Free(address), true).map(drop)
-            } else {
-                Err(code::INVALID_VALUE)
-            };
+            if self.graph_live.remove(&address).is_some() {
+                return self.enqueue(id, Action::GraphFree(address), true).map(drop);
+            }
+            self.plain_context(address).ok_or(code::INVALID_VALUE)?;
+            return self.enqueue(id, Action::Free(address), true).map(drop);
         };
-        self.pools[&handle].live(address).ok_or(code::INVALID_VALUE)?;
-        let point = self.submit(id, Action::Nothing, false)?;
+        let len = self.pools[&handle].live(address).ok_or(code::INVALID_VALUE)?;
+        self.implicit(id)?;
+        let point = self.submit(id, Action::Spoil { at: address, len }, false)?;
         if let Some(pool) = self.pools.get_mut(&handle) {
             pool.release(address, Some(point));
         }
@@ -511,12 +687,9 @@ impl State {
     /// Frees pool memory that the caller says nothing uses any more.
     pub fn free_pool_now(&mut self, handle: u64, address: u64) -> Result<()> {
         let pool = self.pools.get_mut(&handle).ok_or(code::INVALID_VALUE)?;
-        pool.release(address, None).ok_or(code::INVALID_VALUE).map(drop)
-    }
-
-    /// The error that lost the context's device, if any.
-    pub fn check(&self, context: u64) -> Result<()> {
-        self.contexts.get(&context).and_then(|context| context.sticky).map_or(Ok(()), Err)
+        let len = pool.release(address, None).ok_or(code::INVALID_VALUE)?;
+        self.memory.spoil(address, len);
+        Ok(())
     }
 }
 
@@ -533,16 +706,28 @@ impl Machine {
             handles: HashMap::new(),
             events: HashMap::new(),
             pools: BTreeMap::new(),
+            physical: HashMap::new(),
+            captures: HashMap::new(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            graph_live: HashMap::new(),
+            launches: 0,
             memory,
+            busy: Vec::new(),
             observed: Clock::default(),
             next: 0x51_0000_0000,
+            next_id: 0,
             spare: Vec::new(),
             reuses: [0; 5],
             config,
         };
         for device in 0..state.config.devices as usize {
             let pool = state.new_pool(device, true, 0);
-            state.devices.push(Device { taken: 0, primary: None, retained: 0, pool, default_pool: pool });
+            let limit = state.config.memory;
+            let (primary, retained, flags, default_pool) = (None, 0, 0, pool);
+            state.devices.push(Device { taken: 0, limit, primary, retained, flags, pool, default_pool });
         }
         Box::leak(Box::new(Machine { state: Mutex::new(state), changed: Condvar::new() }))
     }
@@ -550,51 +735,5 @@ impl Machine {
     /// The state, alone.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Opens or closes a stream's gate.
-    pub fn gate(&'static self, id: StreamId, closed: bool) {
-        let mut state = self.lock();
-        state.streams[id].gated = closed;
-        state.stir(self);
-        self.changed.notify_all();
-    }
-
-    /// Runs until every point has run; what `clock` holds is then observed.
-    pub fn finish(&'static self, points: &[Point], clock: &Clock, observe: bool) {
-        let mut state = self.lock();
-        while let Some(&point) = points.iter().find(|&&point| !state.has_run(point)) {
-            if !state.pull(point.0, self) {
-                // A gate or a host call holds it: another thread must act.
-                state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
-            }
-        }
-        if observe {
-            state.observe(clock);
-        }
-    }
-
-    /// Runs a stream to its present end.
-    pub fn finish_stream(&'static self, id: StreamId) {
-        let (point, clock) = {
-            let state = self.lock();
-            ((id, state.streams[id].submitted), state.streams[id].clock.clone())
-        };
-        self.finish(&[point], &clock, true);
-    }
-
-    /// Runs every stream of a context to its present end.
-    pub fn finish_context(&'static self, context: u64, observe: bool) {
-        let (points, clock) = {
-            let state = self.lock();
-            let mut clock = Clock::default();
-            let mut points = Vec::new();
-            for (id, stream) in state.streams.iter().enumerate().filter(|(_, s)| s.context == context) {
-                points.push((id, stream.submitted));
-                clock.merge(&stream.clock);
-            }
-            (points, clock)
-        };
-        self.finish(&points, &clock, observe);
     }
 }

@@ -82,6 +82,11 @@ pub enum Kind {
         /// The physical allocation's handle.
         handle: u64,
     },
+    /// Memory of a graph's allocation node, while the graph holds it.
+    Graph {
+        /// Owner of the bytes.
+        device: usize,
+    },
     /// Host memory made by the driver.
     Pinned {
         /// Context it was made in.
@@ -94,6 +99,31 @@ pub enum Kind {
     },
 }
 
+impl Kind {
+    /// The context that it goes with.
+    pub fn context(&self) -> Option<u64> {
+        match *self {
+            Kind::Plain { context, .. }
+            | Kind::Managed { context, .. }
+            | Kind::Pinned { context }
+            | Kind::Registered { context } => Some(context),
+            Kind::Chunk { .. } | Kind::Mapped { .. } | Kind::Graph { .. } => None,
+        }
+    }
+
+    /// The device that owns the bytes; `None` for host memory.
+    pub fn device(&self) -> Option<usize> {
+        match *self {
+            Kind::Plain { device, .. }
+            | Kind::Managed { device, .. }
+            | Kind::Chunk { device, .. }
+            | Kind::Mapped { device, .. }
+            | Kind::Graph { device } => Some(device),
+            Kind::Pinned { .. } | Kind::Registered { .. } => None,
+        }
+    }
+}
+
 /// A range of addresses with its bytes.
 #[derive(Debug, Clone)]
 pub struct Region {
@@ -101,8 +131,12 @@ pub struct Region {
     pub len: u64,
     /// What it is.
     pub kind: Kind,
-    /// Whether it may be read and written (mapped memory may not, until access is set).
-    pub access: bool,
+    /// Devices that may read it, a bit each (mapped memory has none until access is set).
+    pub readers: u32,
+    /// Devices that may write it.
+    pub writers: u32,
+    /// Its number, never used again.
+    pub id: u64,
     _backing: Option<Arc<Backing>>,
     host: u64,
 }
@@ -116,12 +150,33 @@ pub enum Place {
     Host(u64),
 }
 
+/// What a freed block's bytes are overwritten with.
+pub const SPOILT: u8 = 0xDB;
+
+/// How an address is to be reached, and by which devices (a bit each).
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    /// Written, not only read.
+    pub write: bool,
+    /// One of these must be allowed to.
+    pub devices: u32,
+}
+
+impl Access {
+    /// Reading by any device.
+    pub const READ: Access = Access { write: false, devices: u32::MAX };
+    /// Writing by any device.
+    pub const WRITE: Access = Access { write: true, devices: u32::MAX };
+}
+
 /// The address space of all devices.
 #[derive(Debug)]
 pub struct Memory {
     _space: Backing,
     free: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, Region>,
+    reserved: BTreeMap<u64, u64>,
+    next: u64,
 }
 
 impl Memory {
@@ -137,7 +192,13 @@ impl Memory {
         };
         let start = space.address().next_multiple_of(GRANULARITY);
         let len = space.address() + size - start;
-        Memory { _space: space, free: BTreeMap::from([(start, len)]), regions: BTreeMap::new() }
+        Memory {
+            _space: space,
+            free: BTreeMap::from([(start, len)]),
+            regions: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            next: 0,
+        }
     }
 
     /// Takes `len` addresses, lowest first, so that a released address soon comes again as it does on a real driver.
@@ -147,6 +208,20 @@ impl Memory {
             (at.checked_add(len)? <= start + size).then_some((start, size, at))
         });
         let (start, size, at) = found.ok_or(code::OUT_OF_MEMORY)?;
+        self.cut(start, size, at, len);
+        Ok(at)
+    }
+
+    /// Takes exactly these addresses, if they are free.
+    pub fn take_at(&mut self, at: u64, len: u64) -> bool {
+        let free = self.free.range(..=at).next_back().map(|(&start, &size)| (start, size));
+        let fits = |start: u64, size: u64| at.checked_add(len).is_some_and(|end| end <= start + size);
+        let Some((start, size)) = free.filter(|&(start, size)| fits(start, size)) else { return false };
+        self.cut(start, size, at, len);
+        true
+    }
+
+    fn cut(&mut self, start: u64, size: u64, at: u64, len: u64) {
         self.free.remove(&start);
         if at > start {
             self.free.insert(start, at - start);
@@ -154,7 +229,39 @@ impl Memory {
         if at + len < start + size {
             self.free.insert(at + len, start + size - at - len);
         }
+    }
+
+    /// Reserves addresses for mappings: at `wish` if they are free there, else the lowest.
+    pub fn reserve(&mut self, len: u64, align: u64, wish: u64) -> Result<u64> {
+        let fixed = wish != 0 && wish.is_multiple_of(align) && self.take_at(wish, len);
+        let at = if fixed { wish } else { self.take(len, align)? };
+        self.reserved.insert(at, len);
         Ok(at)
+    }
+
+    /// Ends a reservation that nothing is mapped in.
+    pub fn unreserve(&mut self, at: u64, len: u64) -> Result<()> {
+        let known = self.reserved.get(&at).is_some_and(|&size| size == len);
+        if !known || !self.within(at, len).is_empty() {
+            return Err(code::INVALID_VALUE);
+        }
+        self.reserved.remove(&at);
+        self.give_back(at, len);
+        Ok(())
+    }
+
+    /// Whether one reservation holds all of `at .. at + len`.
+    pub fn is_reserved(&self, at: u64, len: u64) -> bool {
+        let around = self.reserved.range(..=at).next_back();
+        around.is_some_and(|(&start, &size)| at.checked_add(len).is_some_and(|end| end <= start + size))
+    }
+
+    fn put(&mut self, start: u64, len: u64, kind: Kind, open: bool, backing: Option<Arc<Backing>>) {
+        let host = backing.as_ref().map_or(start, |backing| backing.address());
+        let devices = if open { u32::MAX } else { 0 };
+        self.next += 1;
+        let region = Region { len, kind, readers: devices, writers: devices, id: self.next, _backing: backing, host };
+        self.regions.insert(start, region);
     }
 
     /// Gives addresses back.
@@ -174,8 +281,7 @@ impl Memory {
     /// Makes a region of new bytes at `start`.
     pub fn back(&mut self, start: u64, len: u64, kind: Kind) -> Result<()> {
         let backing = Arc::new(Backing::new(len, true).ok_or(code::OUT_OF_MEMORY)?);
-        let host = backing.address();
-        self.regions.insert(start, Region { len, kind, access: true, _backing: Some(backing), host });
+        self.put(start, len, kind, true, Some(backing));
         Ok(())
     }
 
@@ -183,19 +289,18 @@ impl Memory {
     pub fn back_shared(&mut self, len: u64, kind: Kind) -> Result<u64> {
         let backing = Arc::new(Backing::new(len, true).ok_or(code::OUT_OF_MEMORY)?);
         let host = backing.address();
-        self.regions.insert(host, Region { len, kind, access: true, _backing: Some(backing), host });
+        self.put(host, len, kind, true, Some(backing));
         Ok(host)
     }
 
     /// Makes a region of the caller's own host memory.
     pub fn register(&mut self, start: u64, len: u64, kind: Kind) {
-        self.regions.insert(start, Region { len, kind, access: true, _backing: None, host: start });
+        self.put(start, len, kind, true, None);
     }
 
     /// Makes `backing` appear at `start`, without access.
     pub fn map(&mut self, start: u64, len: u64, kind: Kind, backing: Arc<Backing>) {
-        let host = backing.address();
-        self.regions.insert(start, Region { len, kind, access: false, _backing: Some(backing), host });
+        self.put(start, len, kind, false, Some(backing));
     }
 
     /// Ends the region that begins at `start`.
@@ -227,16 +332,17 @@ impl Memory {
     }
 
     /// Host address of `address` and how many bytes follow it there; `None` where nothing accessible lies.
-    fn host_of(&self, address: u64) -> Option<(u64, u64)> {
-        let (start, region) = self.find(address).filter(|(_, region)| region.access)?;
-        Some((region.host + (address - start), region.len - (address - start)))
+    fn host_of(&self, address: u64, access: Access) -> Option<(u64, u64)> {
+        let (start, region) = self.find(address)?;
+        let devices = if access.write { region.writers } else { region.readers };
+        (devices & access.devices != 0).then(|| (region.host + (address - start), region.len - (address - start)))
     }
 
-    /// Whether all of `address .. address + len` can be read and written now.
-    pub fn accessible(&self, address: u64, len: u64) -> bool {
+    /// Whether all of `address .. address + len` can be reached now.
+    pub fn accessible(&self, address: u64, len: u64, access: Access) -> bool {
         let (mut at, mut left) = (address, len);
         while left > 0 {
-            match self.host_of(at) {
+            match self.host_of(at, access) {
                 Some((_, follow)) => {
                     let part = follow.min(left);
                     at += part;
@@ -248,11 +354,57 @@ impl Memory {
         true
     }
 
+    /// Spoils what can be reached of `at .. at + len`: its beginning and its end, so that large blocks stay cheap.
+    pub fn spoil(&self, at: u64, len: u64) {
+        const PART: u64 = 16 << 10;
+        let head = len.min(PART);
+        let tail = (len - head).min(PART);
+        for (at, len) in [(at, head), (at + len - tail, tail)] {
+            // A part that is gone by now needs no spoiling.
+            let _ = self.fill(at, &[SPOILT], len);
+        }
+    }
+
+    /// Repeats `pattern` over `len` bytes.
+    ///
+    /// # Errors
+    /// ILLEGAL_ADDRESS, as [`Memory::copy`].
+    pub fn fill(&self, at: u64, pattern: &[u8], len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let (host, follow) = self.host_of(at + done, Access::WRITE).ok_or(code::ILLEGAL_ADDRESS)?;
+            let part = follow.min(len - done) as usize;
+            // SAFETY: `host_of` proved that `follow` bytes at `host` belong to a region of ours.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(host as *mut u8, part) };
+            match pattern {
+                [byte] => bytes.fill(*byte),
+                _ => {
+                    let skip = (done % pattern.len() as u64) as usize;
+                    bytes.iter_mut().zip(pattern.iter().cycle().skip(skip)).for_each(|(to, from)| *to = *from);
+                }
+            }
+            done += part as u64;
+        }
+        Ok(())
+    }
+
     /// Copies `len` bytes as a device would; overlapping ranges come out as if through a buffer.
     ///
     /// # Errors
     /// ILLEGAL_ADDRESS when an end is a device address that nothing lies at (any longer).
     pub fn copy(&self, to: Place, from: Place, len: u64) -> Result<()> {
+        let size = usize::try_from(len).map_err(|_| code::INVALID_VALUE)?;
+        if size > 0
+            && let (Ok((source, a)), Ok((target, b))) =
+                (self.span(from, 0, size, Access::READ), self.span(to, 0, size, Access::WRITE))
+            && a == size
+            && b == size
+        {
+            // SAFETY: `span` proved both ends to be of one region each, or the caller of the entry point promised
+            // them; `copy` allows them to overlap.
+            unsafe { std::ptr::copy(source as *const u8, target as *mut u8, size) };
+            return Ok(());
+        }
         let bytes = self.read(from, len)?;
         self.write(to, &bytes)
     }
@@ -265,7 +417,7 @@ impl Memory {
         let mut bytes = vec![0u8; usize::try_from(len).map_err(|_| code::INVALID_VALUE)?];
         let mut done = 0;
         while done < bytes.len() {
-            let (host, follow) = self.span(from, done, bytes.len())?;
+            let (host, follow) = self.span(from, done, bytes.len(), Access::READ)?;
             // SAFETY: `span` proved that `follow` bytes at `host` belong to a region of ours, or the caller of the
             // entry point promised them; the target is a fresh vector with that many bytes left.
             unsafe { std::ptr::copy_nonoverlapping(host as *const u8, bytes[done..].as_mut_ptr(), follow) };
@@ -281,7 +433,7 @@ impl Memory {
     pub fn write(&self, to: Place, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            let (host, follow) = self.span(to, done, bytes.len())?;
+            let (host, follow) = self.span(to, done, bytes.len(), Access::WRITE)?;
             // SAFETY: as in `read`, with the ends exchanged; `bytes` is not part of any region.
             unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), host as *mut u8, follow) };
             done += follow;
@@ -290,11 +442,11 @@ impl Memory {
     }
 
     /// Host address of the byte `done` of a range of `len` bytes, and how many of the range follow it there.
-    fn span(&self, place: Place, done: usize, len: usize) -> Result<(u64, usize)> {
+    fn span(&self, place: Place, done: usize, len: usize, access: Access) -> Result<(u64, usize)> {
         match place {
             Place::Host(start) => Ok((start + done as u64, len - done)),
             Place::Device(start) => {
-                let (host, follow) = self.host_of(start + done as u64).ok_or(code::ILLEGAL_ADDRESS)?;
+                let (host, follow) = self.host_of(start + done as u64, access).ok_or(code::ILLEGAL_ADDRESS)?;
                 Ok((host, follow.min((len - done) as u64) as usize))
             }
         }
@@ -316,7 +468,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
         memory.write(Place::Device(at + 10), &bytes).unwrap();
         assert_eq!(memory.read(Place::Device(at + 10), 1000).unwrap(), bytes);
-        assert!(memory.accessible(at, 1024) && !memory.accessible(at, 1025));
+        assert!(memory.accessible(at, 1024, Access::READ) && !memory.accessible(at, 1025, Access::READ));
     }
 
     #[test]
@@ -328,5 +480,34 @@ mod tests {
         memory.give_back(at, 512);
         assert_eq!(memory.read(Place::Device(at), 1), Err(code::ILLEGAL_ADDRESS));
         assert_eq!(memory.take(512, 512), Ok(at));
+    }
+
+    #[test]
+    fn a_fill_keeps_its_phase_from_one_region_into_the_next() {
+        let mut memory = Memory::new(64 << 20);
+        let at = memory.take(1024, 512).unwrap();
+        memory.back(at, 511, PLAIN).unwrap();
+        memory.back(at + 511, 513, PLAIN).unwrap();
+        memory.fill(at + 508, &[1, 2, 3, 4], 8).unwrap();
+        assert_eq!(memory.read(Place::Device(at + 508), 8).unwrap(), [1, 2, 3, 4, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn one_backing_shows_at_both_addresses_that_it_is_mapped_to() {
+        let mut memory = Memory::new(64 << 20);
+        let backing = Arc::new(Backing::new(GRANULARITY, true).unwrap());
+        let a = memory.reserve(GRANULARITY, GRANULARITY, 0).unwrap();
+        let b = memory.reserve(GRANULARITY, GRANULARITY, 0).unwrap();
+        for at in [a, b] {
+            memory.map(at, GRANULARITY, Kind::Mapped { device: 0, handle: 1 }, backing.clone());
+            assert_eq!(memory.read(Place::Device(at), 1), Err(code::ILLEGAL_ADDRESS), "no access yet");
+            let region = memory.at_mut(at).unwrap();
+            (region.readers, region.writers) = (1, 1);
+        }
+        memory.write(Place::Device(a + 5), &[42]).unwrap();
+        assert_eq!(memory.read(Place::Device(b + 5), 1).unwrap(), [42]);
+        assert_eq!(memory.unreserve(a, GRANULARITY), Err(code::INVALID_VALUE), "something is mapped there");
+        memory.remove(a).unwrap();
+        assert_eq!(memory.unreserve(a, GRANULARITY), Ok(()));
     }
 }

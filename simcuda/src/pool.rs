@@ -80,6 +80,10 @@ pub struct Pool {
     pub reserved_high: u64,
     /// Largest `used` since it was reset.
     pub used_high: u64,
+    /// Kinds of handles it was to be exportable as.
+    pub handle_types: u32,
+    /// How other devices may reach it, as set.
+    pub access: BTreeMap<usize, u32>,
     chunks: BTreeMap<u64, Chunk>,
     pending: usize,
 }
@@ -98,6 +102,8 @@ impl Pool {
             used: 0,
             reserved_high: 0,
             used_high: 0,
+            handle_types: 0,
+            access: BTreeMap::new(),
             chunks: BTreeMap::new(),
             pending: 0,
         }

@@ -3,7 +3,7 @@
 use simcuda::config::{Config, Mode};
 use simcuda::machine::Machine;
 use simcuda::memory::Place;
-use simcuda::order::{Action, StreamId};
+use simcuda::order::{Action, Shape, StreamId};
 
 const MIB: u64 = 1 << 20;
 
@@ -192,14 +192,14 @@ fn value_read(seed: u64, linked: bool) -> u8 {
     let (from, to) = (bench.alloc(512, s1).unwrap(), bench.alloc(512, s2).unwrap());
     bench.machine.finish_context(bench.context, true);
     let mut state = bench.machine.lock();
-    state.submit(s1, Action::Fill { to: from, pitch: 0, pattern: vec![7], width: 512, rows: 1 }, true).unwrap();
+    state.submit(s1, Action::Fill { to: from, pattern: [7; 4], size: 1, shape: Shape::line(512) }, true).unwrap();
     drop(state);
     if linked {
         bench.link(s1, s2);
     }
     let mut state = bench.machine.lock();
     let (to_place, from_place) = (Place::Device(to), Place::Device(from));
-    let copy = Action::Copy { to: to_place, to_pitch: 0, from: from_place, from_pitch: 0, width: 512, rows: 1 };
+    let copy = Action::Copy { to: to_place, from: from_place, shape: Shape::line(512) };
     state.submit(s2, copy, true).unwrap();
     state.stir(bench.machine);
     drop(state);
