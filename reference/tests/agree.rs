@@ -119,6 +119,7 @@ impl Core {
             capacity: options.capacity,
             lazy: options.lazy,
             host_backing: false,
+            ..ModelOptions::default()
         })
         .expect("the generator makes good devices");
         if observer {

@@ -30,7 +30,6 @@ pub(crate) struct Refused;
 /// A piece of physical memory that can stand behind reserved addresses, as the device numbers it. What it is mapped at is
 /// the pool's business; a chunk may be mapped at several places of its range at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code)]
 pub(crate) struct Chunk(pub(crate) u64);
 
 /// A source of pages. Every method may be called from any thread; none may call back into the pool.
@@ -38,9 +37,8 @@ pub(crate) struct Chunk(pub(crate) u64);
 /// The second half serves Mapped entries: addresses are reserved first, and chunks mapped under them as needed. In terms of
 /// the CUDA driver: `reserve` is `cuMemAddressReserve`, `create_chunks` one `cuMemCreate` a chunk, `map` a `cuMemMap` a
 /// chunk and one `cuMemSetAccess` over all, `unmap` a `cuMemUnmap` a chunk, `release_chunk` a `cuMemRelease`. The pool
-/// unmaps a place only when the work that used it has executed, and releases a chunk only when it is mapped nowhere.
+/// unmaps a place only when the work that used it has executed.
 /// `create_chunks` and `reserve` are called with no lock held, the others under the slow lock.
-#[allow(dead_code)] // the second half: Mapped entries follow
 pub(crate) trait PageSource: Send + Sync {
     /// One page of `bytes`, at model address `address`.
     fn allocate(&self, bytes: u64, address: u64) -> Result<Grant, Refused>;
@@ -74,7 +72,8 @@ pub(crate) trait PageSource: Send + Sync {
     fn unmap(&self, _pointer: u64, _offset: u64, _count: u64, _bytes: u64) -> Result<(), Refused> {
         Err(Refused)
     }
-    /// Takes a chunk back that is mapped nowhere; a refusal leaves it with the caller.
+    /// Takes a chunk back. Where it is mapped still, the pool unmaps it right after; the memory goes with the last place.
+    /// A refusal leaves it with the caller.
     fn release_chunk(&self, _chunk: Chunk, _bytes: u64) -> Result<(), Refused> {
         Err(Refused)
     }
@@ -97,6 +96,8 @@ pub struct DeviceInfo {
     pub lazy: bool,
     /// Blocks can be read and written by the host.
     pub host_backing: bool,
+    /// Chunks of memory can be mapped under reserved addresses; if not, Mapped entries become ladders of sliced ones.
+    pub mapping: bool,
     /// Streams not yet forgotten, the legacy default stream included.
     pub live_streams: u64,
     /// Pools not yet destroyed, or with blocks or pages left.

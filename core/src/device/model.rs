@@ -17,11 +17,20 @@ pub struct ModelOptions {
     pub lazy: bool,
     /// Pages are host memory, committed as touched; pointers can be read and written.
     pub host_backing: bool,
+    /// The device can map chunks of memory under reserved addresses, as Mapped entries need it.
+    pub mapping: bool,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        ModelOptions { alignment: 512, page_granularity: 2 << 20, capacity: u64::MAX, lazy: false, host_backing: false }
+        ModelOptions {
+            alignment: 512,
+            page_granularity: 2 << 20,
+            capacity: u64::MAX,
+            lazy: false,
+            host_backing: false,
+            mapping: true,
+        }
     }
 }
 
@@ -57,7 +66,6 @@ struct Supply {
     refuse: u64,
     refuse_releases: u64,
     capacity: u64,
-    #[allow(dead_code)]
     next_chunk: u64,
 }
 
@@ -87,6 +95,7 @@ impl Supply {
 pub(crate) struct ModelDevice {
     supply: Mutex<Supply>,
     host_backing: bool,
+    mapping: bool,
     /// Host pages begin at multiples of the page granularity, as model addresses do, so that every alignment a block
     /// may ask for holds for its host address too.
     alignment: u64,
@@ -97,6 +106,7 @@ impl ModelDevice {
         ModelDevice {
             supply: Mutex::new(Supply { capacity: options.capacity, ..Supply::default() }),
             host_backing: options.host_backing,
+            mapping: options.mapping,
             alignment: options.page_granularity.max(4096),
         }
     }
@@ -142,7 +152,7 @@ impl PageSource for ModelDevice {
     }
 
     fn supports_mapping(&self) -> bool {
-        true
+        self.mapping
     }
 
     /// Addresses cost nothing. With host backing all of a range is one piece of memory, committed as touched: what a

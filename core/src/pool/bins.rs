@@ -400,6 +400,19 @@ impl Bins {
         0
     }
 
+    /// Visits every block of at least `size`.
+    pub(crate) fn each_from(&self, size: u64, visit: &mut impl FnMut(u32)) {
+        let mut c = class(size);
+        while let Some(found) = self.next_class(c) {
+            each(self.roots[found], &mut |node| {
+                if block(node).size() >= size {
+                    visit(node);
+                }
+            });
+            c = found + 1;
+        }
+    }
+
     /// Visits every block.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32)) {
         for root in self.roots {

@@ -32,6 +32,11 @@ pub(crate) const FREE: u64 = 1 << 49;
 pub(crate) const UNUSED: u64 = 1 << 50;
 pub(crate) const NAMED: u64 = 1 << 51;
 pub(crate) const USERS: u64 = 1 << 52;
+/// Neither live nor free: addresses of a Mapped entry with nothing mapped there. Its domain is [`HOST`].
+pub(crate) const VACANT: u64 = 1 << 62;
+/// Neither live nor free: the chunk that is mapped there serves elsewhere, but earlier work may still use it from here.
+/// Its domain is [`HOST`].
+pub(crate) const LEAVING: u64 = 1 << 63;
 const REASON_SHIFT: u32 = 53;
 const REASON_MASK: u64 = 7 << REASON_SHIFT;
 const ALIGN_SHIFT: u32 = 56;
@@ -201,6 +206,17 @@ impl Stock {
             self.refill();
         }
         self.0.pop()
+    }
+    /// Has `count` records for [`Stock::take`]; `false` when the process has run out of slots.
+    pub(crate) fn ensure(&mut self, count: usize) -> bool {
+        while self.0.len() < count {
+            let had = self.0.len();
+            self.refill();
+            if self.0.len() == had {
+                return false;
+            }
+        }
+        true
     }
     #[cold]
     fn refill(&mut self) {

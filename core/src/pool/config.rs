@@ -11,6 +11,11 @@ const MIB: u64 = 1 << 20;
 /// Page size of the *cuda* entry kind, as the driver's own pool: 32 MiB.
 pub const CUDA_PAGE: u64 = 32 * MIB;
 
+/// Range size of a Mapped entry where none is given: 64 GiB. Addresses cost nothing, so it is many times the need.
+pub const DEFAULT_RANGE: u64 = 64 << 30;
+/// Chunk size of a Mapped entry where none is given: 2 MiB, the granularity at which GPUs map memory.
+pub const DEFAULT_CHUNK: u64 = 2 * MIB;
+
 /// One entry of a pool. Sizes are bytes, rounded up to the device's alignment at creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryPoolConfig {
@@ -42,14 +47,30 @@ pub enum MemoryPoolConfig {
         /// Cap on reserved bytes, rounded up to 32 MiB; `None`: no cap.
         max_pool_size: Option<MemorySize>,
     },
+    /// Blocks carved from one contiguous range of reserved addresses, under which the device maps chunks of memory as they
+    /// are needed, and moves idle ones. Accepts any size. On a device that cannot map, the entry becomes the ladder of
+    /// [`Preset::SubSlices`] when the pool is created.
+    Mapped {
+        /// Addresses reserved at a time, rounded up to `chunk_size`; at most four times the device's capacity, and more
+        /// than this where one request needs more.
+        range_size: MemorySize,
+        /// What is mapped at a time, rounded up to the device's page granularity.
+        chunk_size: MemorySize,
+        /// Hard cap on this entry's reserved bytes: whole chunks.
+        max_pool_size: Option<MemorySize>,
+        /// A chunk unused for this many of the pool's allocations goes back; `None`: never.
+        dealloc_period: Option<u64>,
+    },
 }
 
 /// A named choice of entries and thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Preset {
-    /// The default: a ladder of sliced entries with an exclusive tail.
-    SubSlices = 0,
+    /// A ladder of sliced entries with an exclusive tail. The default.
+    SubSlices = 5,
+    /// One mapped entry.
+    Mapped = 4,
     /// Size buckets of exclusive pages.
     ExclusivePages = 1,
     /// Acts as the driver's own pool: release threshold 0.
@@ -117,6 +138,12 @@ impl PoolConfig {
                 entries
             }
             Preset::Cuda => vec![MemoryPoolConfig::Cuda { max_pool_size: None }],
+            Preset::Mapped => vec![MemoryPoolConfig::Mapped {
+                range_size: DEFAULT_RANGE,
+                chunk_size: DEFAULT_CHUNK,
+                max_pool_size: None,
+                dealloc_period: None,
+            }],
         };
         PoolConfig {
             release_threshold: if preset == Preset::Cuda { 0 } else { u64::MAX },
@@ -139,6 +166,36 @@ impl PoolConfig {
             ));
         }
         self.entries.iter().enumerate().map(|(index, entry)| entry.validate(index, alignment, granularity)).collect()
+    }
+
+    /// For a device that cannot map: each Mapped entry gives way to the ladder of [`Preset::SubSlices`], with its
+    /// `dealloc_period`; one with a cap to a single sliced entry with that cap, whose pages are as large as the cap allows,
+    /// up to 256 MiB. `None`: there is no Mapped entry.
+    pub(crate) fn without_mapping(&self) -> Option<PoolConfig> {
+        let is_mapped = |entry: &MemoryPoolConfig| matches!(entry, MemoryPoolConfig::Mapped { .. });
+        if !self.entries.iter().any(is_mapped) {
+            return None;
+        }
+        let instead = |entry: &MemoryPoolConfig| match *entry {
+            MemoryPoolConfig::Mapped { max_pool_size: Some(cap), dealloc_period, .. } => {
+                let page_size = cap.min(256 * MIB);
+                let max_pool_size = Some(cap);
+                vec![MemoryPoolConfig::Sliced { page_size, max_slice_size: None, max_pool_size, dealloc_period }]
+            }
+            MemoryPoolConfig::Mapped { dealloc_period: period, .. } => {
+                let mut ladder = Self::preset(Preset::SubSlices).entries;
+                for entry in &mut ladder {
+                    if let MemoryPoolConfig::Sliced { dealloc_period, .. }
+                    | MemoryPoolConfig::Exclusive { dealloc_period, .. } = entry
+                    {
+                        *dealloc_period = period;
+                    }
+                }
+                ladder
+            }
+            _ => vec![entry.clone()],
+        };
+        Some(PoolConfig { entries: self.entries.iter().flat_map(instead).collect(), ..self.clone() })
     }
 }
 
@@ -205,6 +262,39 @@ impl MemoryPoolConfig {
                 };
                 Ok(MemoryPoolConfig::Cuda { max_pool_size })
             }
+            MemoryPoolConfig::Mapped { range_size, chunk_size, max_pool_size, dealloc_period } => {
+                for (field, value) in [
+                    ("range_size", Some(range_size)),
+                    ("chunk_size", Some(chunk_size)),
+                    ("max_pool_size", max_pool_size),
+                ] {
+                    if value == Some(0) {
+                        return refuse(field, "must not be 0");
+                    }
+                }
+                let chunk = round("chunk_size", chunk_size, granularity)?;
+                if chunk > MAX_PAGE {
+                    return refuse("chunk_size", "is above 2^47 bytes");
+                }
+                let range = round("range_size", range_size, chunk)?;
+                if range > MAX_PAGE {
+                    return refuse("range_size", "is above 2^47 bytes");
+                }
+                if max_pool_size.is_some_and(|cap| cap < chunk) {
+                    return refuse("max_pool_size", "is smaller than chunk_size");
+                }
+                Ok(MemoryPoolConfig::Mapped { range_size: range, chunk_size: chunk, max_pool_size, dealloc_period })
+            }
+        }
+    }
+}
+
+/// On a device that can grant `capacity` bytes, a Mapped entry of `entries` need not reserve more than four times that.
+pub(crate) fn bound_ranges(entries: &mut [MemoryPoolConfig], capacity: u64) {
+    for entry in entries {
+        if let MemoryPoolConfig::Mapped { range_size, chunk_size, .. } = entry {
+            let most = capacity.saturating_mul(4).div_ceil(*chunk_size).saturating_mul(*chunk_size);
+            *range_size = most.min(*range_size);
         }
     }
 }

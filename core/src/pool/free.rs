@@ -60,6 +60,7 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     let pool = &cache.pool;
     if pool.device.serial.load(Relaxed)
         || pool.slow_only.load(Relaxed) != 0
+        || pool.entries[e].slow_free
         || pool.accesses.any()
         || generation >= GENERATION_LIMIT
         || !pool.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
@@ -231,11 +232,15 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         };
         pool.tally.drop(&pool.entry_tally[e], bytes, favoured);
         b.set_size_flags(bytes, FREE);
+        let (low, high, slot) = (b.addr(), b.end(), b.page());
         place(&mut slow, &mut shared, &pool, e, index, points);
+        if pool.entries[e].slow_free {
+            super::mapped::note_idle(&mut shared, &pool, e, slot, low, high);
+        }
         home.live.sub(1, favoured);
         if home.live.get() == 0 {
             home.free_since.store(pool.allocations.get(), Relaxed);
-            super::release::list_empty(&pool, e, b.page());
+            super::release::list_empty(&pool, e, slot);
         }
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);

@@ -19,6 +19,9 @@ impl Request<'_> {
         let pool = self.pool;
         let device = &*pool.device;
         let entry = &pool.entries[e];
+        if entry.kind == Kind::Mapped {
+            return self.map(e);
+        }
         let granularity = device.options.page_granularity;
         let Some(bytes) = entry.page_bytes(self.need, granularity).filter(|&bytes| bytes <= MAX_PAGE) else {
             self.refused = true;

@@ -11,6 +11,7 @@ pub mod config;
 mod free;
 mod fresh;
 mod internal;
+mod mapped;
 pub mod observer;
 mod page;
 mod registry;
@@ -26,6 +27,7 @@ pub use free::{add_user, free, free_async};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
 
+use crate::device_source::PageSource;
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, StreamOrderId};
@@ -205,7 +207,16 @@ impl Pool {
 /// Bad device; [`Status::InvalidConfig`] naming entry and field.
 pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
     let device = crate::runtime::resolve_device(device)?;
-    let entries = config.validate(device.options.alignment, device.options.page_granularity)?;
+    let check = |config: &PoolConfig| config.validate(device.options.alignment, device.options.page_granularity);
+    let mut entries = check(config)?;
+    let mut fell_back = false;
+    if !device.source.supports_mapping()
+        && let Some(ladder) = config.without_mapping()
+    {
+        entries = check(&ladder)?;
+        fell_back = true;
+    }
+    config::bound_ranges(&mut entries, device.options.capacity);
     let _serial = device.enter();
     let (slot, id) =
         POOLS.open().ok_or_else(|| Error::new(Status::OutOfMemory, "no pool slot left in this process"))?;
@@ -218,6 +229,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         opportunistic: config.allow_opportunistic.into(),
         internal: config.allow_internal_dependencies.into(),
         threshold: config.release_threshold.into(),
+        fell_back,
         destroyed: false.into(),
         slow_only: 0.into(),
         allocations: Default::default(),
@@ -290,9 +302,9 @@ pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
         8 => pool.tally.used_high.load(Relaxed),
         13 => pool.config.entries.iter().fold(0u64, |sum, entry| {
             sum.saturating_add(match *entry {
-                MemoryPoolConfig::Sliced { max_pool_size, .. } | MemoryPoolConfig::Cuda { max_pool_size } => {
-                    max_pool_size.unwrap_or(u64::MAX)
-                }
+                MemoryPoolConfig::Sliced { max_pool_size, .. }
+                | MemoryPoolConfig::Cuda { max_pool_size }
+                | MemoryPoolConfig::Mapped { max_pool_size, .. } => max_pool_size.unwrap_or(u64::MAX),
                 _ => u64::MAX,
             })
         }),
@@ -362,6 +374,11 @@ pub fn config(pool: PoolId) -> Result<PoolConfig> {
         release_threshold: pool.threshold.load(Relaxed),
         ..pool.config.clone()
     })
+}
+
+/// The pool was to have Mapped entries, which its device cannot serve: it has ladders of sliced entries in their place.
+pub fn fell_back(pool: PoolId) -> Result<bool> {
+    Ok(POOLS.resolve(pool)?.fell_back)
 }
 
 /// Sets or clears what is called before an allocation fails. It runs unlocked, and may free, trim or synchronise, but

@@ -25,9 +25,13 @@ type Spare = HashMap<u64, Vec<u32>>;
 /// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 1 KiB of index.
 const CHUNK: usize = 256;
 
-/// Up to how many units a page is indexed by chunks (64 GiB at 512-byte alignment); beyond, by a sorted map, whose cost
-/// follows the blocks and not the page.
-const CHUNKED_UNITS: u64 = 1 << 27;
+/// Up to how many units a page is indexed by one list of chunks (1 GiB at 512-byte alignment); up to how many by lists that
+/// are made as needed (16 TiB); beyond, by a sorted map, whose cost follows the blocks and not the page.
+const CHUNKED_UNITS: u64 = 1 << 21;
+const WIDE_UNITS: u64 = 1 << 35;
+
+/// Units of one list of a [`Wide`] index: 128 MiB at 512-byte alignment.
+const LIST_UNITS: usize = 1 << 18;
 
 /// Written by a block's domain without a lock or an atomic exchange: a unit belongs to the block that covers it.
 struct Chunk([AtomicU32; CHUNK]);
@@ -48,6 +52,7 @@ pub(crate) struct PageIndex {
 
 enum Kind {
     Chunked(Chunked),
+    Wide(Wide),
     Sorted(Mutex<BTreeMap<u64, u32>>),
 }
 
@@ -127,6 +132,56 @@ impl Chunked {
     }
 }
 
+/// The index of a page so large that most of it may never be touched.
+struct Wide(Box<[OnceBox<Chunked>]>);
+
+impl Wide {
+    fn new(units: u64) -> Wide {
+        Wide((0..units.div_ceil(LIST_UNITS as u64)).map(|_| OnceBox::new()).collect())
+    }
+    #[inline(always)]
+    fn set(&self, unit: usize, index: u32) {
+        if let Some(list) = self.0.get(unit / LIST_UNITS) {
+            list.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64))).set(unit % LIST_UNITS, index);
+        }
+    }
+    #[inline(always)]
+    fn clear(&self, unit: usize) {
+        if let Some(list) = self.0.get(unit / LIST_UNITS).and_then(|list| list.get()) {
+            list.clear(unit % LIST_UNITS);
+        }
+    }
+    fn last_start(&self, unit: usize) -> Option<u32> {
+        let lists = self.0.get(..=unit / LIST_UNITS)?;
+        let mut within = unit % LIST_UNITS;
+        for list in lists.iter().rev() {
+            if let Some(start) = list.get().and_then(|list| list.last_start(within)) {
+                return Some(start);
+            }
+            within = LIST_UNITS - 1;
+        }
+        None
+    }
+    fn each_list(&self) -> impl Iterator<Item = &Chunked> {
+        self.0.iter().filter_map(|list| list.get())
+    }
+}
+
+impl Chunked {
+    fn reset(&self) {
+        self.each_made(|chunk| {
+            for start in &chunk.0 {
+                start.store(NIL, Relaxed);
+            }
+        });
+    }
+    fn bytes(&self) -> usize {
+        let mut made = 0;
+        self.each_made(|_| made += 1);
+        self.chunks.len() * size_of::<OnceBox<Chunk>>() + made * size_of::<Chunk>()
+    }
+}
+
 impl PageIndex {
     #[inline(always)]
     fn unit(&self, addr: u64) -> u64 {
@@ -138,6 +193,7 @@ impl PageIndex {
     pub(crate) fn set(&self, addr: u64, index: u32) {
         match self.kind.get() {
             Some(Kind::Chunked(chunked)) => chunked.set(self.unit(addr) as usize, index),
+            Some(Kind::Wide(wide)) => wide.set(self.unit(addr) as usize, index),
             Some(Kind::Sorted(map)) => {
                 map.lock().insert(self.unit(addr), index);
             }
@@ -149,6 +205,7 @@ impl PageIndex {
     pub(crate) fn clear(&self, addr: u64) {
         match self.kind.get() {
             Some(Kind::Chunked(chunked)) => chunked.clear(self.unit(addr) as usize),
+            Some(Kind::Wide(wide)) => wide.clear(self.unit(addr) as usize),
             Some(Kind::Sorted(map)) => {
                 map.lock().remove(&self.unit(addr));
             }
@@ -159,16 +216,14 @@ impl PageIndex {
     fn last_start(&self, addr: u64) -> Option<u32> {
         match self.kind.get()? {
             Kind::Chunked(chunked) => chunked.last_start(self.unit(addr) as usize),
+            Kind::Wide(wide) => wide.last_start(self.unit(addr) as usize),
             Kind::Sorted(map) => map.lock().range(..=self.unit(addr)).next_back().map(|(_, &index)| index),
         }
     }
     fn reset(&self) {
         match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.each_made(|chunk| {
-                for start in &chunk.0 {
-                    start.store(NIL, Relaxed);
-                }
-            }),
+            Some(Kind::Chunked(chunked)) => chunked.reset(),
+            Some(Kind::Wide(wide)) => wide.each_list().for_each(Chunked::reset),
             Some(Kind::Sorted(map)) => map.lock().clear(),
             None => {}
         }
@@ -176,10 +231,10 @@ impl PageIndex {
     /// Bytes the index takes.
     pub(crate) fn bytes(&self) -> u64 {
         match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => {
-                let mut made = 0;
-                chunked.each_made(|_| made += 1);
-                (chunked.chunks.len() * size_of::<OnceBox<Chunk>>() + made * size_of::<Chunk>()) as u64
+            Some(Kind::Chunked(chunked)) => chunked.bytes() as u64,
+            Some(Kind::Wide(wide)) => {
+                let lists: usize = wide.each_list().map(Chunked::bytes).sum();
+                (wide.0.len() * size_of::<OnceBox<Chunked>>() + lists) as u64
             }
             Some(Kind::Sorted(map)) => (map.lock().len() * size_of::<(u64, u32)>()) as u64,
             None => 0,
@@ -219,7 +274,7 @@ pub(crate) fn page(slot: u32) -> &'static Page {
 fn shape(units: u64) -> u64 {
     match units {
         0 => 0,
-        1..=CHUNKED_UNITS => units.next_power_of_two().max(CHUNK as u64),
+        1..=WIDE_UNITS => units.next_power_of_two().max(CHUNK as u64),
         _ => u64::MAX,
     }
 }
@@ -235,8 +290,10 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     };
     let record = page(slot);
     if units > 0 {
-        record.index.kind.get_or_init(|| {
-            if units <= CHUNKED_UNITS { Kind::Chunked(Chunked::new(shape)) } else { Kind::Sorted(Mutex::default()) }
+        record.index.kind.get_or_init(|| match units {
+            ..=CHUNKED_UNITS => Kind::Chunked(Chunked::new(shape)),
+            ..=WIDE_UNITS => Kind::Wide(Wide::new(shape)),
+            _ => Kind::Sorted(Mutex::default()),
         });
         record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
     }

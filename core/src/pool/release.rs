@@ -3,6 +3,7 @@
 
 use super::alloc::detach_any;
 use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::mapped::{drop_ranges, prune, release_chunks};
 use super::observer::Event;
 use super::page::{self, page};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow};
@@ -146,6 +147,13 @@ fn release_while(slow: &mut Slow<'_>, pool: &Arc<Pool>, mut want: impl FnMut(u64
     let mut answers = HashMap::new();
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
+        if pool.entries[e].kind == Kind::Mapped {
+            given += release_chunks(slow, &mut shared, pool, e, &mut answers, None, &mut want);
+            if pool.destroyed.load(Relaxed) {
+                drop_ranges(slow, &mut shared, pool, e);
+            }
+            continue;
+        }
         for (.., slot) in empty_pages(pool, e) {
             let bytes = page(slot).bytes.load(Relaxed);
             if want(pool.tally.reserved.load(Relaxed), bytes)
@@ -180,6 +188,10 @@ pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
         let Some(period) = pool.entries[e].period else { continue };
+        if pool.entries[e].kind == Kind::Mapped {
+            release_chunks(slow, &mut shared, pool, e, &mut answers, Some(period), &mut |_, _| true);
+            continue;
+        }
         for (since, _, slot) in empty_pages(pool, e) {
             if now.saturating_sub(since) < period {
                 break;
@@ -285,6 +297,9 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
                 shared.entries[e].multi_bytes -= key.0;
                 pruned.push((index, points));
             }
+        }
+        if !shared.entries[e].mapped.is_settled() {
+            prune(slow, &mut shared, pool, e);
         }
         // Not yet in a structure: not to be merged with until its turn comes.
         for &(index, _) in &pruned {

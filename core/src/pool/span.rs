@@ -13,7 +13,55 @@ use crate::slab::SlotMap;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Which free points an allocation may reuse, and why.
+pub(super) struct Bound {
+    /// Stream → last sequence number.
+    pub(super) upto: SlotMap<StreamRef, (u64, Reason)>,
+    /// The streams whose free blocks stay as they are, lowest first.
+    pub(super) locked: Vec<StreamRef>,
+}
+
+impl Bound {
+    /// Some free of the stream may be reused.
+    pub(super) fn has(&self, stream: StreamRef) -> bool {
+        self.upto.contains_key(&stream)
+    }
+    /// Why a free block may be reused, if it may.
+    pub(super) fn usable(&self, shared: &PoolShared, index: u32) -> Option<Reason> {
+        usable(shared, index, &self.upto, &SlotMap::default(), &self.locked)
+    }
+}
+
 impl Request<'_> {
+    /// What precedes now: the stream's own frees, and (policy 1) those of streams it is ordered after.
+    pub(super) fn bound(
+        &self,
+        slow: &mut Slow<'_>,
+        shared: &PoolShared,
+        e: usize,
+        holders: &[StreamRef],
+        clock: &Clock,
+    ) -> Bound {
+        let mut upto: SlotMap<StreamRef, (u64, Reason)> = SlotMap::default();
+        if let Some(me) = self.stream {
+            slow.state(me.slot());
+            upto.insert(me, (u64::MAX, Reason::SameStream));
+            if self.pool.follows() && !clock.entries().is_empty() {
+                for stream in point_streams(holders, shared, e) {
+                    let last = if stream == me { 0 } else { slow.state(stream.slot()).covered_by(clock) };
+                    if last > 0 {
+                        upto.insert(stream, (last, Reason::Event));
+                    }
+                }
+            }
+        }
+        let mut locked = holders.to_vec();
+        locked.extend(self.stream);
+        locked.sort_unstable();
+        locked.dedup();
+        Bound { upto, locked }
+    }
+
     /// Step 6. The pieces of the best run become one block.
     pub(super) fn span(
         &mut self,
@@ -24,23 +72,7 @@ impl Request<'_> {
         clock: &Clock,
     ) -> Result<Option<Found>> {
         let pool = self.pool;
-        let follow = pool.follows();
-        let mut bound: SlotMap<StreamRef, (u64, Reason)> = SlotMap::default();
-        if let Some(me) = self.stream {
-            bound.insert(me, (u64::MAX, Reason::SameStream));
-            if follow && !clock.entries().is_empty() {
-                for stream in point_streams(holders, shared, e) {
-                    let upto = if stream == me { 0 } else { slow.state(stream.slot()).covered_by(clock) };
-                    if upto > 0 {
-                        bound.insert(stream, (upto, Reason::Event));
-                    }
-                }
-            }
-        }
-        let mut locked = holders.to_vec();
-        locked.extend(self.stream);
-        locked.sort_unstable();
-        locked.dedup();
+        let Bound { upto: bound, locked } = self.bound(slow, shared, e, holders, clock);
         let no_answers = SlotMap::default();
         let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
         if chosen.is_none()

@@ -4,7 +4,7 @@
 //! judged where the pool is created. [`format`](format()) writes the canonical form: what is a default is left out, and
 //! parsing it gives the same configuration back.
 
-use super::config::{MemoryPoolConfig, PoolConfig, Preset};
+use super::config::{DEFAULT_CHUNK, DEFAULT_RANGE, MemoryPoolConfig, PoolConfig, Preset};
 use crate::error::{Error, Result, Status};
 use std::fmt::Write;
 
@@ -13,8 +13,12 @@ const MAX_LENGTH: usize = 1 << 16;
 
 const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-const PRESETS: [(&str, Preset); 3] =
-    [("cuda", Preset::Cuda), ("sub-slices", Preset::SubSlices), ("exclusive-pages", Preset::ExclusivePages)];
+const PRESETS: [(&str, Preset); 4] = [
+    ("cuda", Preset::Cuda),
+    ("mapped", Preset::Mapped),
+    ("sub-slices", Preset::SubSlices),
+    ("exclusive-pages", Preset::ExclusivePages),
+];
 
 /// Reads a specification such as `sliced(page_size=64MiB, max_slice_size=8MiB); direct()` or `preset(cuda)`.
 ///
@@ -126,6 +130,17 @@ fn entry_text(entry: &MemoryPoolConfig) -> String {
         MemoryPoolConfig::Cuda { max_pool_size } => {
             keys.extend(max_pool_size.map(|bytes| ("max_pool_size", size_text(bytes))));
             "cuda"
+        }
+        MemoryPoolConfig::Mapped { range_size, chunk_size, max_pool_size, dealloc_period } => {
+            if range_size != DEFAULT_RANGE {
+                keys.push(("range_size", size_text(range_size)));
+            }
+            if chunk_size != DEFAULT_CHUNK {
+                keys.push(("chunk_size", size_text(chunk_size)));
+            }
+            keys.extend(max_pool_size.map(|bytes| ("max_pool_size", size_text(bytes))));
+            keys.extend(dealloc_period.map(|period| ("dealloc_period", period.to_string())));
+            "mapped"
         }
     };
     let mut text = format!("{kind}(");
@@ -293,6 +308,7 @@ impl<'a> Parser<'a> {
             "direct" => &["reclaim_at"],
             "sliced" => &["page_size", "max_slice_size", "max_pool_size", "dealloc_period"],
             "cuda" => &["max_pool_size"],
+            "mapped" => &["range_size", "chunk_size", "max_pool_size", "dealloc_period"],
             "preset" => &["max_pool_size"],
             "policies" => &["follow_event_dependencies", "opportunistic", "internal_dependencies"],
             "like" | "release_threshold" | "sync_on_oom" => &[],
@@ -301,8 +317,8 @@ impl<'a> Parser<'a> {
                 return Err(self.fail(
                     at,
                     format_args!(
-                        "{name:?} is no entry or option; there are sliced, direct, exclusive, cuda, preset, like, policies, \
-                         release_threshold, sync_on_oom"
+                        "{name:?} is no entry or option; there are mapped, sliced, direct, exclusive, cuda, preset, like, \
+                         policies, release_threshold, sync_on_oom"
                     ),
                 ));
             }
@@ -322,7 +338,7 @@ impl<'a> Parser<'a> {
                 _ => {}
             }
         }
-        let is_entry = matches!(name, "exclusive" | "direct" | "sliced" | "cuda" | "policies");
+        let is_entry = matches!(name, "exclusive" | "direct" | "sliced" | "cuda" | "mapped" | "policies");
         if let Some(bare) = arguments.iter().find(|argument| argument.key.is_none())
             && is_entry
         {
@@ -355,20 +371,28 @@ impl<'a> Parser<'a> {
                 dealloc_period: count("dealloc_period")?,
             },
             "cuda" => MemoryPoolConfig::Cuda { max_pool_size: size("max_pool_size")? },
+            "mapped" => MemoryPoolConfig::Mapped {
+                range_size: size("range_size")?.unwrap_or(DEFAULT_RANGE),
+                chunk_size: size("chunk_size")?.unwrap_or(DEFAULT_CHUNK),
+                max_pool_size: size("max_pool_size")?,
+                dealloc_period: count("dealloc_period")?,
+            },
             "preset" | "like" => {
                 if found.preset.is_some() {
                     return Err(self.fail(at, "a specification has at most one preset(...) or like(...)"));
                 }
                 let mut bare = arguments.iter().filter(|argument| argument.key.is_none());
                 let (Some(first), None) = (bare.next(), bare.next()) else {
-                    return Err(
-                        self.fail(at, format_args!("{name} takes one name: cuda, sub-slices or exclusive-pages"))
-                    );
+                    return Err(self
+                        .fail(at, format_args!("{name} takes one name: cuda, mapped, sub-slices or exclusive-pages")));
                 };
                 let Some(&(_, preset)) = PRESETS.iter().find(|known| known.0 == first.value) else {
                     return Err(self.fail(
                         first.at,
-                        format_args!("{:?} is no preset; there are cuda, sub-slices, exclusive-pages", first.value),
+                        format_args!(
+                            "{:?} is no preset; there are cuda, mapped, sub-slices, exclusive-pages",
+                            first.value
+                        ),
                     ));
                 };
                 if let Some(Argument { key: Some((key, key_at)), .. }) = arguments.iter().find(|a| a.key.is_some())

@@ -8,6 +8,7 @@
 use super::bins::Bins;
 use super::block::{Block, FREE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
+use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::PageIndex;
 use crate::device_source::model::ModelDevice;
@@ -91,6 +92,7 @@ pub(crate) enum Kind {
     Direct,
     Sliced,
     Cuda,
+    Mapped,
 }
 
 /// An entry's configuration, worked out once.
@@ -100,8 +102,13 @@ pub(crate) struct Entry {
     /// Largest request accepted, and largest need (page bytes of a sliced entry).
     pub(crate) accept: u64,
     pub(crate) accept_need: u64,
+    /// Bytes of a page (Sliced) or of a chunk (Mapped).
     pub(crate) page_size: u64,
-    /// Cap in pages (Sliced) or bytes (Cuda).
+    /// Addresses a Mapped entry reserves at a time.
+    pub(crate) range_size: u64,
+    /// Frees have to note when they leave a chunk idle, which the hot path does not do.
+    pub(crate) slow_free: bool,
+    /// Cap in pages (Sliced), chunks (Mapped) or bytes (Cuda).
     pub(crate) cap: u64,
     pub(crate) reclaim_at: u64,
     pub(crate) period: Option<u64>,
@@ -114,6 +121,8 @@ impl Entry {
             accept: u64::MAX,
             accept_need: u64::MAX,
             page_size: 0,
+            range_size: 0,
+            slow_free: false,
             cap: u64::MAX,
             reclaim_at: u64::MAX,
             period: None,
@@ -135,6 +144,15 @@ impl Entry {
             MemoryPoolConfig::Cuda { max_pool_size } => {
                 Entry { kind: Kind::Cuda, cap: max_pool_size.unwrap_or(u64::MAX), ..base }
             }
+            MemoryPoolConfig::Mapped { range_size, chunk_size, max_pool_size, dealloc_period } => Entry {
+                kind: Kind::Mapped,
+                page_size: chunk_size,
+                range_size,
+                cap: max_pool_size.map_or(u64::MAX, |cap| cap / chunk_size),
+                period: dealloc_period,
+                slow_free: dealloc_period.is_some(),
+                ..base
+            },
         }
     }
     #[inline(always)]
@@ -144,13 +162,14 @@ impl Entry {
     /// Blocks are carved from pages, split and merged.
     #[inline(always)]
     pub(crate) fn carves(&self) -> bool {
-        matches!(self.kind, Kind::Sliced | Kind::Cuda)
+        matches!(self.kind, Kind::Sliced | Kind::Cuda | Kind::Mapped)
     }
     pub(crate) fn page_bytes(&self, need: u64, granularity: u64) -> Option<u64> {
         match self.kind {
             Kind::Sliced => Some(self.page_size),
             Kind::Exclusive | Kind::Direct => need.checked_next_multiple_of(granularity),
             Kind::Cuda => need.checked_next_multiple_of(super::config::CUDA_PAGE),
+            Kind::Mapped => None,
         }
     }
 }
@@ -209,6 +228,12 @@ pub(crate) struct Tally {
     pub(crate) failures: AtomicU64,
     pub(crate) progress_queries: AtomicU64,
     pub(crate) host_syncs: AtomicU64,
+    /// Chunks that came with another in one call to the device.
+    pub(crate) batched: AtomicU64,
+    /// Chunks that were mapped elsewhere.
+    pub(crate) chunk_moves: AtomicU64,
+    /// Ranges of addresses reserved.
+    pub(crate) ranges: AtomicU64,
 }
 
 impl Tally {
@@ -248,6 +273,23 @@ impl Tally {
         self.pages.fetch_sub(1, Relaxed);
         self.page_refusals.fetch_add(1, Relaxed);
     }
+    /// `count` chunks of `bytes` each are being asked for: their quota is taken.
+    pub(crate) fn ask_chunks(&self, count: u64, bytes: u64) {
+        self.reserved.fetch_add(count * bytes, Relaxed);
+        self.pages.fetch_add(count, Relaxed);
+    }
+    /// The device granted them in one call.
+    pub(crate) fn granted_chunks(&self, count: u64) {
+        self.granted();
+        self.page_allocs.fetch_add(count - 1, Relaxed);
+        self.batched.fetch_add(count - 1, Relaxed);
+    }
+    /// The device refused them in one call.
+    pub(crate) fn refused_chunks(&self, count: u64, bytes: u64) {
+        self.reserved.fetch_sub(count * bytes, Relaxed);
+        self.pages.fetch_sub(count, Relaxed);
+        self.page_refusals.fetch_add(1, Relaxed);
+    }
     pub(crate) fn shrink(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Relaxed);
         self.pages.fetch_sub(1, Relaxed);
@@ -268,6 +310,8 @@ pub(crate) struct Pool {
     pub(crate) opportunistic: AtomicBool,
     pub(crate) internal: AtomicBool,
     pub(crate) threshold: AtomicU64,
+    /// Mapped entries became ladders, since the device cannot map.
+    pub(crate) fell_back: bool,
     pub(crate) destroyed: AtomicBool,
     /// Not 0: the hot path stands aside (destroyed, or out-of-memory callbacks are running).
     pub(crate) slow_only: AtomicU32,
@@ -309,6 +353,8 @@ pub(crate) struct EntryShared {
     pub(crate) multi: BTreeSet<(u64, u64, u32)>,
     pub(crate) multi_bytes: u64,
     pub(crate) pages: BTreeSet<u32>,
+    /// What a Mapped entry has reserved and mapped.
+    pub(crate) mapped: Mapping,
     /// What host-ordered calls and streams that are gone counted.
     pub(crate) counts: Counts,
 }

@@ -62,7 +62,8 @@ pub struct Stats {
     pub page_refusals: u64,
     /// Pages the device refused to take back.
     pub release_failures: u64,
-    /// Calls to the device: pages asked for and given back (refusals included), progress questions, host synchronises.
+    /// Calls to the device: pages asked for and given back (refusals included; chunks that were asked for together once),
+    /// chunks moved, ranges reserved, progress questions, host synchronises.
     pub device_calls: u64,
     /// Frees on a stream not ordered after the allocation.
     pub unordered_frees: u64,
@@ -74,6 +75,11 @@ pub struct Stats {
     pub internal_waits: u64,
     /// Device synchronises made because memory was out (pool only).
     pub host_syncs: u64,
+    /// Chunks of Mapped entries that were mapped elsewhere instead of asking the device for more. None of them waits for
+    /// anything: each is a call to map and, later, one to unmap.
+    pub chunk_moves: u64,
+    /// Ranges of addresses that Mapped entries have reserved.
+    pub ranges: u64,
     /// Blocks cut in two.
     pub splits: u64,
     /// Neighbours merged.
@@ -111,7 +117,11 @@ fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally) {
     stats.failures = tally.failures.load(Relaxed);
     stats.progress_queries = tally.progress_queries.load(Relaxed);
     stats.host_syncs = tally.host_syncs.load(Relaxed);
-    stats.device_calls = stats.page_allocs
+    stats.chunk_moves = tally.chunk_moves.load(Relaxed);
+    stats.ranges = tally.ranges.load(Relaxed);
+    stats.device_calls = stats.page_allocs - tally.batched.load(Relaxed)
+        + stats.chunk_moves
+        + stats.ranges
         + stats.page_frees
         + stats.page_refusals
         + stats.release_failures
@@ -155,6 +165,7 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     stats.pending_bytes = pending_bytes;
     stats.largest_free = largest;
     stats.metadata_bytes = (stats.live + free) * std::mem::size_of::<super::block::Block>() as u64
+        + own.mapped.metadata_bytes()
         + own
             .pages
             .iter()
@@ -192,7 +203,7 @@ pub(crate) fn of_pool(pool: &Arc<Pool>) -> Stats {
 
 /// Takes the pool apart and compares every structure with its rules.
 pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
-    use super::block::{FREE, HOST, LIVE, MULTI, NIL, OBSERVED, UNUSED};
+    use super::block::{FREE, HOST, LEAVING, LIVE, MULTI, NIL, OBSERVED, UNUSED, VACANT};
     let mut slow = Slow::lock(&pool.device);
     let streams: Vec<_> = pool.device.order.streams.lock().iter().copied().collect();
     for stream in streams {
@@ -218,6 +229,12 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                 }
                 if record.block_at(addr) != Some(at) || record.block_at(b.end() - 1) != Some(at) {
                     return Err(format!("entry {e}: block {at} is not found by its address"));
+                }
+                if b.has(VACANT) || b.has(LEAVING) {
+                    addr = b.end();
+                    prev = at;
+                    at = b.next();
+                    continue;
                 }
                 if b.has(LIVE) == b.has(FREE) {
                     return Err(format!("entry {e}: block {at} is neither live nor free"));
@@ -252,7 +269,11 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             live += live_here;
         }
         let mut held = own.observed.count + own.unused.count + own.multi.len() as u64;
-        let reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
+        let mut reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
+        if pool.entries[e].kind == Kind::Mapped {
+            reserved = own.mapped.chunks() * pool.entries[e].page_size;
+            super::mapped::check(&shared, pool, e)?;
+        }
         let multi_bytes: u64 = own.multi.iter().map(|&(size, ..)| size).sum();
         if multi_bytes != own.multi_bytes {
             return Err(format!("entry {e}: multi bytes {multi_bytes}, counted {}", own.multi_bytes));

@@ -43,6 +43,7 @@ pub fn info(device: DeviceId) -> Result<DeviceInfo> {
         reserved: device.reserved.load(Relaxed),
         lazy: device.options.lazy,
         host_backing: device.options.host_backing,
+        mapping: device.source.supports_mapping(),
         live_streams: device.order.streams.lock().len() as u64,
         pools: device.pools.lock().len() as u64,
         page_allocs: device.page_allocs.load(Relaxed),

@@ -650,6 +650,7 @@ fn version_2(
         capacity: if verify { u64::MAX } else { header.capacity },
         lazy: header.lazy,
         host_backing: false,
+        ..ModelOptions::default()
     };
     let mut stage = Stage::new(&model).map_err(|error| at(Status::TraceSyntax, &name, 2, error))?;
     let shift = header.base.wrapping_sub(FIRST_ADDRESS);
