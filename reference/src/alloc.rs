@@ -24,28 +24,28 @@ const MOST_QUESTIONS: usize = 8;
 const MOST_CALLBACKS: u64 = 16;
 
 /// One allocation under way.
-struct Request {
-    pool: usize,
+pub(crate) struct Request {
+    pub(crate) pool: usize,
     size: u64,
-    need: u64,
+    pub(crate) need: u64,
     alignment: u64,
-    stream: Option<usize>,
+    pub(crate) stream: Option<usize>,
     accepting: Vec<usize>,
     /// For each stream, what precedes now-on-s.
     now: Vec<u64>,
     /// Streams asked by policy 2 since the search began, with what they had executed.
     answers: Vec<(usize, u64)>,
     /// The device refused a page in this allocation.
-    refused: bool,
+    pub(crate) refused: bool,
 }
 
 /// Where the block comes from: from the blocks of a page, `first` on, as many as it takes.
-struct Found {
-    entry: usize,
-    base: u64,
-    first: usize,
-    reason: Reason,
-    waits: Vec<Point>,
+pub(crate) struct Found {
+    pub(crate) entry: usize,
+    pub(crate) base: u64,
+    pub(crate) first: usize,
+    pub(crate) reason: Reason,
+    pub(crate) waits: Vec<Point>,
 }
 
 /// A free block, or a run of them: position, bytes, address.
@@ -275,7 +275,7 @@ impl Device {
     }
 
     /// A point precedes now-on-s by the stream itself, by observation, or, with policy 1, by dependency.
-    fn precedes(&self, request: &Request, point: Point) -> bool {
+    pub(crate) fn precedes(&self, request: &Request, point: Point) -> bool {
         let Some(stream) = request.stream else { return false };
         point.stream == stream
             || point.seq <= self.graph.streams[point.stream].observed
@@ -388,12 +388,25 @@ impl Device {
         found.min_by_key(|spot| (spot.bytes, spot.address))
     }
 
+    /// The device is asked for `bytes`, and says no.
+    pub(crate) fn refuses(&mut self, bytes: u64) -> bool {
+        if self.skip == 0 && self.refuse > 0 {
+            self.refuse -= 1;
+            return true;
+        }
+        self.skip = self.skip.saturating_sub(1);
+        self.reserved().saturating_add(bytes) > self.options.capacity
+    }
+
     /// §7.
     fn fresh_page(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
         let pool = request.pool;
         self.sweep(pool);
         let shelf = &self.pools[pool].shelves[entry];
         let kind = shelf.kind.clone();
+        if matches!(kind, Entry::Mapped { .. }) {
+            return self.map(request, entry);
+        }
         let bytes = kind.page_bytes(request.need, self.options.granularity);
         let full = match kind {
             Entry::Sliced { page_size, max_pool_size: Some(cap), .. } => shelf.pages.len() as u64 >= cap / page_size,
@@ -406,14 +419,7 @@ impl Device {
         if let Entry::Direct { reclaim_at: Some(mark) } = kind {
             self.reclaim(pool, entry, mark, bytes);
         }
-        let held = self.reserved();
-        let refused = if self.skip == 0 && self.refuse > 0 {
-            self.refuse -= 1;
-            true
-        } else {
-            self.skip = self.skip.saturating_sub(1);
-            held.saturating_add(bytes) > self.options.capacity
-        };
+        let refused = self.refuses(bytes);
         let free_since = self.pools[pool].allocations;
         let counted = &mut self.pools[pool].shelves[entry].counted;
         if refused {
@@ -430,7 +436,8 @@ impl Device {
             bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },
             state: State::Free { points: Vec::new(), never_used: true },
         };
-        self.pools[pool].shelves[entry].pages.push(Page { base, bytes, free_since, blocks: vec![block] });
+        let page = Page { base, bytes, free_since, blocks: vec![block], idle_since: Vec::new() };
+        self.pools[pool].shelves[entry].pages.push(page);
         Some(Found { entry, base, first: 0, reason: Reason::Fresh, waits: Vec::new() })
     }
 
@@ -487,6 +494,11 @@ impl Device {
             counted.splits += u64::from(taken.len() == 1);
         }
         page.blocks.insert(found.first, Block { address, bytes, state: State::Live(position) });
+        if shelf.kind.chunk().is_some() {
+            for page in &mut shelf.pages {
+                counted.merges += page.merge();
+            }
+        }
         counted.allocs += 1;
         counted.reuse[found.reason as usize] += 1;
         p.allocations += 1;
@@ -517,7 +529,7 @@ impl Device {
 }
 
 /// Free, with one point, of `stream`.
-fn is_own(block: &Block, stream: usize) -> bool {
+pub(crate) fn is_own(block: &Block, stream: usize) -> bool {
     matches!(block.points(), Some([point]) if point.stream == stream)
 }
 

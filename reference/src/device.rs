@@ -59,6 +59,8 @@ pub struct Device {
     pub(crate) skip: u64,
     pub(crate) refuse: u64,
     pub(crate) refuse_releases: u64,
+    /// The capacity at the beginning.
+    opened_with: u64,
     pub(crate) next_address: u64,
     /// Pages granted and taken back so far.
     pub(crate) page_allocs: u64,
@@ -81,6 +83,7 @@ impl Device {
             skip: 0,
             refuse: 0,
             refuse_releases: 0,
+            opened_with: options.capacity,
             next_address: 0x53F0_0000_0000_0000,
             page_allocs: 0,
             page_frees: 0,
@@ -187,8 +190,11 @@ impl Device {
         for shelf in self.pools.iter_mut().flat_map(|pool| &mut pool.shelves) {
             for page in &mut shelf.pages {
                 for block in &mut page.blocks {
-                    if let State::Free { points, .. } = &mut block.state {
+                    if let State::Free { points, .. } | State::Leaving { points } = &mut block.state {
                         points.retain(|point| point.seq > streams[point.stream].observed);
+                    }
+                    if block.state == (State::Leaving { points: Vec::new() }) {
+                        block.state = State::Vacant;
                     }
                 }
                 if shelf.kind.carves() {
@@ -244,8 +250,10 @@ impl Device {
 
     /// A new pool.
     pub fn create_pool(&mut self, config: &Config) -> Answer<usize> {
-        let config = config.checked(self.options.alignment).ok_or(Failure::InvalidConfig)?;
-        let shelf = |kind: &Entry| Shelf { kind: kind.clone(), pages: Vec::new(), counted: Figures::default() };
+        let Options { alignment, granularity, .. } = self.options;
+        let config = config.checked(alignment, granularity, self.opened_with).ok_or(Failure::InvalidConfig)?;
+        let shelf =
+            |kind: &Entry| Shelf { kind: kind.clone(), pages: Vec::new(), counted: Figures::default(), batched: 0 };
         self.pools.push(Pool {
             shelves: config.entries.iter().map(shelf).collect(),
             config,
@@ -384,6 +392,10 @@ impl Device {
         for page in &mut shelf.pages {
             let Some(block) = page.blocks.iter_mut().find(|block| block.address == block_address) else { continue };
             block.state = State::Free { points: largest, never_used: false };
+            let freed = (block.address, block.address + block.bytes);
+            if let Some(chunk) = shelf.kind.chunk() {
+                page.note_idle(chunk, freed, allocations);
+            }
             if page.is_free() {
                 page.free_since = allocations;
             }
@@ -404,7 +416,7 @@ impl Device {
         let mut figures = shelf.counted.clone();
         figures.used = shelf.used();
         figures.reserved = shelf.reserved();
-        figures.pages = shelf.pages.len() as u64;
+        figures.pages = shelf.page_count();
         for block in shelf.blocks() {
             match &block.state {
                 State::Live(allocation) => {
@@ -418,11 +430,14 @@ impl Device {
                         figures.pending_bytes += block.bytes;
                     }
                 }
+                State::Vacant | State::Leaving { .. } => {}
             }
         }
         figures.padding = figures.used - figures.requested;
         figures.device_calls =
             figures.page_allocs + figures.page_frees + figures.page_refusals + figures.release_failures;
+        figures.device_calls += figures.chunk_moves + figures.ranges;
+        figures.device_calls -= shelf.batched;
         figures
     }
 
@@ -454,6 +469,8 @@ impl Device {
             sum.device_calls += entry.device_calls;
             sum.unordered_frees += entry.unordered_frees;
             sum.internal_waits += entry.internal_waits;
+            sum.chunk_moves += entry.chunk_moves;
+            sum.ranges += entry.ranges;
             sum.splits += entry.splits;
             sum.merges += entry.merges;
             for (sum, count) in sum.reuse.iter_mut().zip(entry.reuse) {

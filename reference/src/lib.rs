@@ -12,6 +12,7 @@
 
 mod alloc;
 mod device;
+mod mapped;
 mod order;
 mod pool;
 pub mod program;

@@ -42,6 +42,7 @@ pub enum Entry {
     Direct { reclaim_at: Option<u64> },
     Sliced { page_size: u64, max_slice_size: Option<u64>, max_pool_size: Option<u64>, dealloc_period: Option<u64> },
     Cuda { max_pool_size: Option<u64> },
+    Mapped { range_size: u64, chunk_size: u64, max_pool_size: Option<u64>, dealloc_period: Option<u64> },
 }
 
 /// What a pool is created from.
@@ -58,7 +59,7 @@ pub struct Config {
 
 impl Entry {
     /// The entry with its sizes rounded, or nothing if it is to be refused.
-    fn checked(&self, alignment: u64) -> Option<Entry> {
+    fn checked(&self, alignment: u64, granularity: u64, capacity: u64) -> Option<Entry> {
         let round = |size: u64| size.checked_next_multiple_of(alignment);
         match *self {
             Entry::Exclusive { max_alloc_size, dealloc_period } => {
@@ -81,12 +82,32 @@ impl Entry {
             Entry::Cuda { max_pool_size: Some(cap) } => {
                 Some(Entry::Cuda { max_pool_size: Some(cap.checked_next_multiple_of(CUDA_PAGE)?) })
             }
+            Entry::Mapped { range_size, chunk_size, max_pool_size, dealloc_period } => {
+                let chunk_size = chunk_size.checked_next_multiple_of(granularity)?;
+                let fine = chunk_size > 0
+                    && chunk_size <= 1 << 47
+                    && range_size > 0
+                    && max_pool_size.is_none_or(|cap| cap >= chunk_size);
+                if !fine {
+                    return None;
+                }
+                let range_size = range_size.checked_next_multiple_of(chunk_size).filter(|&range| range <= 1 << 47)?;
+                // In more bits than a size has, so that nothing overflows.
+                let most = (u128::from(capacity) * 4).next_multiple_of(chunk_size.into());
+                let range_size = if u128::from(range_size) > most { most as u64 } else { range_size };
+                Some(Entry::Mapped { range_size, chunk_size, max_pool_size, dealloc_period })
+            }
         }
     }
 
     /// Blocks are cut from pages and merged.
     pub(crate) fn carves(&self) -> bool {
-        matches!(self, Entry::Sliced { .. } | Entry::Cuda { .. })
+        matches!(self, Entry::Sliced { .. } | Entry::Cuda { .. } | Entry::Mapped { .. })
+    }
+
+    /// Size of a chunk, of a Mapped entry.
+    pub(crate) fn chunk(&self) -> Option<u64> {
+        if let Entry::Mapped { chunk_size, .. } = self { Some(*chunk_size) } else { None }
     }
 
     pub(crate) fn is_cuda(&self) -> bool {
@@ -97,7 +118,7 @@ impl Entry {
     pub(crate) fn accepts(&self, requested: u64, need: Option<u64>) -> bool {
         match *self {
             Entry::Exclusive { max_alloc_size, .. } => requested <= max_alloc_size,
-            Entry::Direct { .. } | Entry::Cuda { .. } => true,
+            Entry::Direct { .. } | Entry::Cuda { .. } | Entry::Mapped { .. } => true,
             Entry::Sliced { page_size, max_slice_size, .. } => {
                 requested <= max_slice_size.unwrap_or(page_size) && need.is_none_or(|need| need <= page_size)
             }
@@ -109,6 +130,7 @@ impl Entry {
             Entry::Sliced { page_size, .. } => page_size,
             Entry::Exclusive { .. } | Entry::Direct { .. } => need.next_multiple_of(granularity),
             Entry::Cuda { .. } => need.next_multiple_of(CUDA_PAGE),
+            Entry::Mapped { range_size, chunk_size, .. } => range_size.max(need.next_multiple_of(chunk_size)),
         }
     }
 
@@ -119,15 +141,18 @@ impl Entry {
 
     pub(crate) fn dealloc_period(&self) -> Option<u64> {
         match *self {
-            Entry::Exclusive { dealloc_period, .. } | Entry::Sliced { dealloc_period, .. } => dealloc_period,
+            Entry::Exclusive { dealloc_period, .. }
+            | Entry::Sliced { dealloc_period, .. }
+            | Entry::Mapped { dealloc_period, .. } => dealloc_period,
             _ => None,
         }
     }
 }
 
 impl Config {
-    pub(crate) fn checked(&self, alignment: u64) -> Option<Config> {
-        let entries: Option<Vec<Entry>> = self.entries.iter().map(|entry| entry.checked(alignment)).collect();
+    pub(crate) fn checked(&self, alignment: u64, granularity: u64, capacity: u64) -> Option<Config> {
+        let entries: Option<Vec<Entry>> =
+            self.entries.iter().map(|entry| entry.checked(alignment, granularity, capacity)).collect();
         let entries = entries.filter(|entries| !entries.is_empty())?;
         Some(Config { entries, ..self.clone() })
     }
@@ -144,6 +169,10 @@ pub(crate) enum State {
     Live(usize),
     /// Points by ascending stream.
     Free { points: Vec<Point>, never_used: bool },
+    /// Addresses with no chunk, in a Mapped entry.
+    Vacant,
+    /// Addresses whose chunk has left, while these are not observed.
+    Leaving { points: Vec<Point> },
 }
 
 #[derive(Clone, Debug)]
@@ -156,9 +185,14 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn points(&self) -> Option<&[Point]> {
         match &self.state {
-            State::Live(_) => None,
             State::Free { points, .. } => Some(points),
+            _ => None,
         }
+    }
+
+    /// There is memory behind it.
+    pub(crate) fn backed(&self) -> bool {
+        matches!(self.state, State::Live(_) | State::Free { .. })
     }
 
     pub(crate) fn never_used(&self) -> bool {
@@ -172,6 +206,8 @@ pub(crate) struct Page {
     pub(crate) free_since: u64,
     /// By ascending address.
     pub(crate) blocks: Vec<Block>,
+    /// Of a Mapped entry: the pool's allocations when a chunk's place became idle, (place, allocations).
+    pub(crate) idle_since: Vec<(u64, u64)>,
 }
 
 impl Page {
@@ -184,6 +220,11 @@ impl Page {
         let mut merges = 0;
         let mut left = 0;
         while left + 1 < self.blocks.len() {
+            if self.blocks[left].state == State::Vacant && self.blocks[left + 1].state == State::Vacant {
+                self.blocks[left].bytes += self.blocks[left + 1].bytes;
+                self.blocks.remove(left + 1);
+                continue;
+            }
             let merged = match (&self.blocks[left].state, &self.blocks[left + 1].state) {
                 (State::Free { points: a, never_used: x }, State::Free { points: b, never_used: y }) => {
                     match (a.as_slice(), b.as_slice()) {
@@ -239,6 +280,8 @@ pub struct Figures {
     pub internal_waits: u64,
     /// Of a pool only.
     pub host_syncs: u64,
+    pub chunk_moves: u64,
+    pub ranges: u64,
     pub splits: u64,
     pub merges: u64,
     /// By reason.
@@ -251,14 +294,26 @@ pub(crate) struct Shelf {
     pub(crate) kind: Entry,
     pub(crate) pages: Vec<Page>,
     pub(crate) counted: Figures,
+    /// Chunks that came with another in one call to the device.
+    pub(crate) batched: u64,
 }
 
 impl Shelf {
     pub(crate) fn reserved(&self) -> u64 {
-        self.pages.iter().map(|page| page.bytes).sum()
+        match self.kind {
+            Entry::Mapped { .. } => self.blocks().filter(|block| block.backed()).map(|block| block.bytes).sum(),
+            _ => self.pages.iter().map(|page| page.bytes).sum(),
+        }
     }
     pub(crate) fn used(&self) -> u64 {
-        self.blocks().filter(|block| block.points().is_none()).map(|block| block.bytes).sum()
+        self.blocks().filter(|block| matches!(block.state, State::Live(_))).map(|block| block.bytes).sum()
+    }
+    /// Pages; of a Mapped entry: chunks.
+    pub(crate) fn page_count(&self) -> u64 {
+        match self.kind.chunk() {
+            Some(chunk) => self.reserved() / chunk,
+            None => self.pages.len() as u64,
+        }
     }
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.pages.iter().flat_map(|page| &page.blocks)
@@ -289,13 +344,13 @@ impl Pool {
         self.shelves.iter().map(Shelf::used).sum()
     }
     pub(crate) fn page_count(&self) -> u64 {
-        self.shelves.iter().map(|shelf| shelf.pages.len() as u64).sum()
+        self.shelves.iter().map(Shelf::page_count).sum()
     }
 
     /// Raises the high-water marks to what is held now.
     pub(crate) fn raise_marks(&mut self) {
         for shelf in &mut self.shelves {
-            let (used, reserved, pages) = (shelf.used(), shelf.reserved(), shelf.pages.len() as u64);
+            let (used, reserved, pages) = (shelf.used(), shelf.reserved(), shelf.page_count());
             let counted = &mut shelf.counted;
             counted.used_high = counted.used_high.max(used);
             counted.reserved_high = counted.reserved_high.max(reserved);

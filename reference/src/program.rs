@@ -492,7 +492,17 @@ impl Plan {
         let sizes = if self.large { [64 * KIB, 256 * KIB, MIB, 40000] } else { [4096, 8192, 6144, 16384] };
         let page_size = if self.dice.chance(5) { 5000 } else { self.dice.pick(&sizes) };
         let period = if self.dice.chance(20) { Some(self.dice.below(12)) } else { None };
-        match self.dice.below(100) {
+        match self.dice.below(130) {
+            100.. => {
+                let sizes = if self.large { [64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 4096, 12 * KIB] };
+                let chunk_size = self.dice.pick(&sizes);
+                Entry::Mapped {
+                    range_size: chunk_size * self.dice.pick(&[1, 3, 6, 40, 400]),
+                    chunk_size,
+                    max_pool_size: self.dice.pick(&[None, None, None, Some(64 * KIB), Some(24 * KIB + 1), Some(MIB)]),
+                    dealloc_period: period,
+                }
+            }
             0..20 => Entry::Exclusive {
                 max_alloc_size: self.dice.pick(&[0, 1000, 4096, 8192, u64::MAX, u64::MAX]),
                 dealloc_period: period,
@@ -550,6 +560,12 @@ impl Plan {
             max_pool_size,
             dealloc_period: None,
         };
+        let mapped = |range_size, chunk_size, max_pool_size| Entry::Mapped {
+            range_size,
+            chunk_size,
+            max_pool_size,
+            dealloc_period: None,
+        };
         self.dice.pick(&[
             sliced(0, None, None),
             sliced(4096, Some(0), None),
@@ -560,6 +576,13 @@ impl Plan {
             Entry::Exclusive { max_alloc_size: u64::MAX - 1, dealloc_period: None },
             Entry::Cuda { max_pool_size: Some(0) },
             Entry::Cuda { max_pool_size: Some(u64::MAX) },
+            mapped(0, 4096, None),
+            mapped(4096, 0, None),
+            mapped(4096, 4096, Some(0)),
+            mapped(4096, 4096, Some(511)),
+            mapped(u64::MAX, 4096, None),
+            mapped((1 << 47) + 1, 4096, None),
+            mapped(4096, (1 << 47) + 1, None),
         ])
     }
 

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::order::Point;
 
 /// Streams that were asked in one walk.
-type Asked = Vec<usize>;
+pub(crate) type Asked = Vec<usize>;
 
 impl Device {
     /// The page at `base`: all its blocks are free and their points have executed (Cuda: are observed).
@@ -19,12 +19,17 @@ impl Device {
         if shelf.kind.is_cuda() {
             return points.is_empty();
         }
+        self.have_executed(pool, &points, asked)
+    }
+
+    /// Asks the device about the points' streams, once each, stopping at the first that has not executed.
+    pub(crate) fn have_executed(&mut self, pool: usize, points: &[Point], asked: &mut Asked) -> bool {
         for point in points {
             if !asked.contains(&point.stream) {
                 asked.push(point.stream);
                 self.pools[pool].counted.progress_queries += 1;
             }
-            if !self.graph.has_executed(point) {
+            if !self.graph.has_executed(*point) {
                 return false;
             }
         }
@@ -53,7 +58,7 @@ impl Device {
         let mut pages: Vec<(u64, u64, u64)> = self.pools[pool].shelves[entry]
             .pages
             .iter()
-            .filter(|page| page.is_free())
+            .filter(|page| page.is_free() && self.pools[pool].shelves[entry].kind.chunk().is_none())
             .map(|page| (page.free_since, page.base, page.bytes))
             .collect();
         pages.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
@@ -65,6 +70,7 @@ impl Device {
         let mut asked = Asked::new();
         let mut went = false;
         for entry in (0..self.pools[pool].shelves.len()).rev() {
+            went |= self.release_chunks(pool, entry, None, &wanted, &mut asked);
             for (_, base, bytes) in self.idle_pages(pool, entry) {
                 if wanted(self.pools[pool].reserved(), bytes) {
                     went |= self.release(pool, entry, base, &mut asked);
@@ -84,6 +90,7 @@ impl Device {
         let mut asked = Asked::new();
         for entry in (0..self.pools[pool].shelves.len()).rev() {
             let Some(period) = self.pools[pool].shelves[entry].kind.dealloc_period() else { continue };
+            self.release_chunks(pool, entry, Some(period), &|_, _| true, &mut asked);
             for (since, base, _) in self.idle_pages(pool, entry) {
                 if self.pools[pool].allocations - since >= period {
                     self.release(pool, entry, base, &mut asked);

@@ -59,6 +59,9 @@ fn config(config: &Config) -> PoolConfig {
             MemoryPoolConfig::Sliced { page_size, max_slice_size, max_pool_size, dealloc_period }
         }
         Entry::Cuda { max_pool_size } => MemoryPoolConfig::Cuda { max_pool_size },
+        Entry::Mapped { range_size, chunk_size, max_pool_size, dealloc_period } => {
+            MemoryPoolConfig::Mapped { range_size, chunk_size, max_pool_size, dealloc_period }
+        }
     };
     PoolConfig {
         entries: config.entries.iter().map(entry).collect(),
@@ -97,6 +100,8 @@ fn figures(stats: &pool::Stats) -> Figures {
         progress_queries: stats.progress_queries,
         internal_waits: stats.internal_waits,
         host_syncs: stats.host_syncs,
+        chunk_moves: stats.chunk_moves,
+        ranges: stats.ranges,
         splits: stats.splits,
         merges: stats.merges,
         reuse: [reuse.same_stream, reuse.observed, reuse.event, reuse.opportunistic, reuse.internal, reuse.fresh],

@@ -27,6 +27,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The device is asked for at least so many bytes of chunks at a time, as far as [`slack`] allows.
 const QUANTUM: u64 = 16 << 20;
 
+/// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
+const MOST_CHUNKS: u64 = 1 << 20;
+
 /// Bytes an entry may hold beyond its high-water mark of `used` before it moves chunks instead of asking for more: each
 /// move costs calls to the device, and a little room saves most of them.
 fn slack(used: u64) -> u64 {
@@ -316,6 +319,10 @@ impl Request<'_> {
             if !swept {
                 swept = true;
                 release::sweep_periods(&mut slow, pool);
+                if self.need.div_ceil(size) > MOST_CHUNKS {
+                    self.refused = true;
+                    return Ok(None);
+                }
             }
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);
