@@ -67,6 +67,8 @@ pub struct Device {
     pub(crate) page_frees: u64,
     pub(crate) spans: [u64; 6],
     pub(crate) ninth_questions: u64,
+    /// Cases of Mapped entries that were met.
+    pub(crate) met: Vec<&'static str>,
 }
 
 type Answer<T> = Result<T, Failure>;
@@ -89,6 +91,7 @@ impl Device {
             page_frees: 0,
             spans: [0; 6],
             ninth_questions: 0,
+            met: Vec::new(),
         }
     }
 
@@ -103,6 +106,10 @@ impl Device {
     /// Allocations served by several blocks, by reason.
     pub fn spans(&self) -> [u64; 6] {
         self.spans
+    }
+    /// What Mapped entries came to, a name each time.
+    pub fn mapped_cases(&self) -> &[&'static str] {
+        &self.met
     }
     /// How often policy 2 would have needed a ninth question.
     pub fn ninth_questions(&self) -> u64 {
@@ -195,6 +202,7 @@ impl Device {
                     }
                     if block.state == (State::Leaving { points: Vec::new() }) {
                         block.state = State::Vacant;
+                        self.met.push("addresses that were left are vacant");
                     }
                 }
                 if shelf.kind.carves() {

@@ -180,6 +180,7 @@ impl Device {
             let base = self.next_address;
             self.next_address = (base + bytes).next_multiple_of(self.options.granularity);
             let shelf = &mut self.pools[pool].shelves[entry];
+            self.met.push(if shelf.pages.is_empty() { "first range" } else { "further range" });
             shelf.counted.ranges += 1;
             let blocks = vec![Block { address: base, bytes, state: State::Vacant }];
             shelf.pages.push(Page { base, bytes, free_since: 0, blocks, idle_since: Vec::new() });
@@ -198,6 +199,7 @@ impl Device {
             let moved = if least { missing } else { over }.min(idle.len() as u64);
             let grow = missing - moved;
             if held + grow > cap {
+                self.met.push("the cap is in the way");
                 return None;
             }
             let mut extra = 0;
@@ -215,6 +217,9 @@ impl Device {
                 }
             }
             let ask = grow + extra;
+            if refused_at.is_some_and(|refused| ask < refused) {
+                self.met.push(if ask == 0 { "refused, and moved instead" } else { "refused, and asked for fewer" });
+            }
             if ask == 0 {
                 break (moved, extra);
             }
@@ -235,6 +240,29 @@ impl Device {
             refused_at = Some(ask);
         };
         let idle = &idle[..moved as usize];
+        if extra > 0 {
+            self.met.push("asked for more than is missing");
+        }
+        if to.address % chunk != 0 {
+            self.met.push("placed inside a chunk");
+        }
+        if !to.to_the_end {
+            self.met.push("placed in a hole between blocks");
+        }
+        for idle in idle {
+            let points = idle.block.points().unwrap_or(&[]);
+            self.met.push(match self.usable(request, &idle.block) {
+                Some(Reason::Fresh) => "moved, never used",
+                Some(Reason::Observed) => "moved, observed",
+                Some(Reason::SameStream) => "moved, own",
+                _ if points.len() > 1 => "moved, several points",
+                _ => "moved, by dependency",
+            });
+            let partly = to.touched.1 * chunk > to.address - to.base + request.need;
+            if partly && !points.is_empty() {
+                self.met.push("what a block leaves of a moved chunk keeps its points");
+            }
+        }
         let mut reasons: Vec<Reason> = idle.iter().filter_map(|idle| self.usable(request, &idle.block)).collect();
         if missing > moved {
             reasons.push(Reason::Fresh);
@@ -270,6 +298,9 @@ impl Device {
             let low = page.address(place, chunk);
             page.become_one(low, low + chunk, fresh.clone());
             page.became_idle(place, now);
+        }
+        if reason == Reason::Event {
+            self.met.push("reason by dependency");
         }
         if extra > 0 {
             // They come as one block.
@@ -312,6 +343,7 @@ impl Device {
             let points: Vec<Point> =
                 page.at_place(place, chunk).flat_map(|block| block.points().unwrap_or(&[])).copied().collect();
             if !self.have_executed(pool, &points, asked) {
+                self.met.push("not given back before it has executed");
                 continue;
             }
             let shelf = &mut self.pools[pool].shelves[entry];
@@ -326,6 +358,10 @@ impl Device {
             let low = page.address(place, chunk);
             page.become_one(low, low + chunk, State::Vacant);
             page.merge();
+            self.met.push(if period.is_some() { "given back after a period" } else { "given back" });
+            if points.len() > 1 {
+                self.met.push("given back from several blocks");
+            }
             went = true;
         }
         went

@@ -242,6 +242,11 @@ impl Reference {
         self.device.spans()
     }
 
+    /// What Mapped entries came to, a name each time.
+    pub fn mapped_cases(&self) -> &[&'static str] {
+        self.device.mapped_cases()
+    }
+
     /// How often policy 2 would have needed a ninth question.
     pub fn ninth_questions(&self) -> u64 {
         self.device.ninth_questions()
@@ -488,21 +493,23 @@ impl Plan {
         }
     }
 
+    fn mapped(&mut self) -> Entry {
+        let sizes = if self.large { [64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 4096, 12 * KIB] };
+        let chunk_size = self.dice.pick(&sizes);
+        Entry::Mapped {
+            range_size: chunk_size * self.dice.pick(&[1, 3, 6, 40, 400]),
+            chunk_size,
+            max_pool_size: self.dice.pick(&[None, None, None, Some(64 * KIB), Some(24 * KIB + 1), Some(MIB)]),
+            dealloc_period: if self.dice.chance(20) { Some(self.dice.below(12)) } else { None },
+        }
+    }
+
     fn entry(&mut self) -> Entry {
         let sizes = if self.large { [64 * KIB, 256 * KIB, MIB, 40000] } else { [4096, 8192, 6144, 16384] };
         let page_size = if self.dice.chance(5) { 5000 } else { self.dice.pick(&sizes) };
         let period = if self.dice.chance(20) { Some(self.dice.below(12)) } else { None };
         match self.dice.below(130) {
-            100.. => {
-                let sizes = if self.large { [64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 4096, 12 * KIB] };
-                let chunk_size = self.dice.pick(&sizes);
-                Entry::Mapped {
-                    range_size: chunk_size * self.dice.pick(&[1, 3, 6, 40, 400]),
-                    chunk_size,
-                    max_pool_size: self.dice.pick(&[None, None, None, Some(64 * KIB), Some(24 * KIB + 1), Some(MIB)]),
-                    dealloc_period: period,
-                }
-            }
+            100.. => self.mapped(),
             0..20 => Entry::Exclusive {
                 max_alloc_size: self.dice.pick(&[0, 1000, 4096, 8192, u64::MAX, u64::MAX]),
                 dealloc_period: period,
@@ -531,6 +538,8 @@ impl Plan {
             }]
         } else if self.dice.chance(3) {
             vec![self.broken_entry()]
+        } else if self.dice.chance(20) {
+            vec![self.mapped()]
         } else {
             let mut entries: Vec<Entry> = (0..1 + self.dice.below(3)).map(|_| self.entry()).collect();
             if self.dice.chance(4) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 fn property_random_programs_reach_every_reason_status_and_figure() {
     let mut met: BTreeMap<String, u64> = BTreeMap::new();
     let mut calls = 0;
-    for seed in 1..=600 {
+    for seed in 1..=1500 {
         let program = Program::random(seed, 200);
         let mut reference = Reference::new(program.options);
         for op in &program.ops {
@@ -41,6 +41,9 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         let spans = reference.spans();
         for (reason, count) in spans.iter().enumerate() {
             *met.entry(format!("span, reason {reason}")).or_default() += count;
+        }
+        for case in reference.mapped_cases() {
+            *met.entry(format!("mapped: {case}")).or_default() += 1;
         }
         *met.entry("ninth question".into()).or_default() += reference.ninth_questions();
     }
@@ -82,7 +85,29 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "CreatePool InvalidConfig",
     ]
     .map(str::to_owned);
-    for case in reasons.chain(spans).chain(host).chain(failures).chain(figures).chain(more) {
+    let mapped = [
+        "first range",
+        "further range",
+        "the cap is in the way",
+        "refused, and asked for fewer",
+        "asked for more than is missing",
+        "placed inside a chunk",
+        "placed in a hole between blocks",
+        "moved, never used",
+        "moved, observed",
+        "moved, own",
+        "moved, by dependency",
+        "moved, several points",
+        "what a block leaves of a moved chunk keeps its points",
+        "addresses that were left are vacant",
+        "reason by dependency",
+        "not given back before it has executed",
+        "given back",
+        "given back after a period",
+        "given back from several blocks",
+    ]
+    .map(|case| format!("mapped: {case}"));
+    for case in mapped.into_iter().chain(reasons).chain(spans).chain(host).chain(failures).chain(figures).chain(more) {
         assert!(met.get(&case).is_some_and(|&count| count >= 5), "'{case}' is met less than 5 times in {calls} calls");
     }
 }
