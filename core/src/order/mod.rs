@@ -6,11 +6,13 @@
 mod clock;
 mod event;
 mod graph;
+mod lock;
 mod stream;
 
 pub(crate) use clock::Clock;
 pub(crate) use event::{Event, EventState, Recorded};
 pub(crate) use graph::{Order, Table};
+pub(crate) use lock::StreamMutexGuard;
 pub(crate) use stream::{State, Stream};
 
 /// Numbers the streams of a device: 0 is the legacy default stream, the others count up as they are created; never

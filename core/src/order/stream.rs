@@ -1,7 +1,7 @@
 //! One stream: its numbers, what its operations still wait for, and what it is ordered after.
 
+use super::lock::StreamMutex;
 use super::{At, Clock, StreamRef};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// that the oldest are dropped, which can only make an answer more careful.
 const LOG_LIMIT: usize = 65536;
 
-/// A stream's record. `X` is what the layers above keep under the stream's lock.
+/// A stream's record, alone on its cache lines. `X` is what the layers above keep under the stream's lock.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct Stream<X> {
     /// (device number << 32 | ordinal) while in use, else 0: tells whether a [`StreamRef`] still means this stream.
     ident: AtomicU64,
     executed: AtomicU64,
     observed: AtomicU64,
-    pub(crate) state: Mutex<State<X>>,
+    pub(crate) state: StreamMutex<State<X>>,
 }
 
 /// What the stream's lock protects.

@@ -45,39 +45,38 @@ pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<Allocati
 #[inline(always)]
 fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     let (pool_slot, pool_generation) = handle::decode(handle::Kind::Pool, pool.0)?;
-    let record = match handle::decode(handle::Kind::Stream, stream.0) {
-        Some((slot, _)) => STREAMS.get(slot)?,
-        None if stream.0 <= 1 => STREAMS.get(POOLS.get(pool_slot)?.legacy(pool_generation)?)?,
+    let record_slot = match handle::decode(handle::Kind::Stream, stream.0) {
+        Some((slot, _)) => slot,
+        None if stream.0 <= 1 => POOLS.get(pool_slot)?.legacy(pool_generation)?,
         None => return None,
     };
+    let record = STREAMS.get(record_slot)?;
     let mut guard = record.state.lock();
     let state = &mut *guard;
     if stream.0 > 1 && (!state.live || state.generation != handle::decode(handle::Kind::Stream, stream.0)?.1) {
         return None;
     }
     let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let owner = &cache.pool;
-    if owner.id != pool || owner.slow_only.load(Relaxed) != 0 || owner.device.serial.load(Relaxed) {
+    let owner = &*cache.pool;
+    let device = &*owner.device;
+    if owner.id != pool || owner.slow_only.load(Relaxed) != 0 || device.serial.load(Relaxed) {
         return None;
     }
-    if !owner.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
-        || state.device_uid != owner.device.uid
-    {
+    if !device.order.is_joined_parts(state.non_blocking, state.joined, state.me) {
         return None;
     }
-    let alignment = owner.device.options.alignment;
-    let need = size.max(1).checked_add(alignment - 1)? & !(alignment - 1);
-    if need > MAX_PAGE {
+    if size > MAX_PAGE {
         return None;
     }
-    let entry = owner.entries.iter().position(|entry| entry.accepts(size, need))?;
+    let mask = device.options.alignment - 1;
+    let need = (size.max(1) + mask) & !mask;
+    let e = cache.entries.iter().position(|entry| size <= entry.bound)?;
     if rules::off(rules::SAME_STREAM) {
         return None;
     }
-    let cached = &mut cache.entries[entry];
-    let bins = cached.bins.as_mut()?;
-    let exact = owner.entries[entry].kind == Kind::Direct;
-    let index = if exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
+    let kind = owner.entries[e].kind;
+    let bins = cache.entries[e].bins.as_mut()?;
+    let index = if kind == Kind::Direct { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
     if index == NIL {
         return None;
     }
@@ -86,10 +85,16 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     if generation > GENERATION_LIMIT {
         return None;
     }
+    let carves = owner.entries[e].carves();
+    let bytes = if carves { need } else { b.size() };
+    if (cache.entries[e].room.bytes < bytes || cache.room.bytes < bytes) && !cache.widen(record_slot, e, bytes) {
+        return None;
+    }
+    let cached = &mut cache.entries[e];
+    let bins = cached.bins.as_mut()?;
     bins.remove_record(index, b);
-    let home = page(b.page());
-    if owner.entries[entry].carves() {
-        match cut(index, b, need, &mut state.attach.stock, &home.index) {
+    if carves {
+        match cut(index, b, need, &mut state.attach.stock) {
             Ok(Some((rest, r))) => {
                 bins.insert_record(rest, r);
                 cached.counts.splits += 1;
@@ -100,20 +105,18 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
                 return None;
             }
         }
+        page(b.page()).index.set(b.addr(), index);
     }
-    let bytes = b.size();
+    cached.room.bytes -= bytes;
+    cache.room.bytes -= bytes;
     cached.counts.requested += size as i64;
-    cached.counts.live += 1;
-    cached.counts.allocs += 1;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
-    let favoured = cache.favoured;
-    home.live.add(1, favoured);
-    owner.tally.take(&owner.entry_tally[entry], bytes, favoured);
-    owner.allocations.add(1, favoured);
+    let allocs = &cache.share.allocs;
+    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
     b.set_generation(generation);
     b.set_requested(size);
     b.set_size_flags(bytes, live_flags(Reason::SameStream as u64, 0));
-    owner.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
+    cache.pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
     let seq = state.push(record, 1, Vec::new());
     b.set_seq(seq);
     if !state.waiters.is_empty() {
@@ -465,9 +468,10 @@ impl Request<'_> {
             }
         }
         // 6. Spans.
-        let tally = &pool.entry_tally[e];
         if entry.carves()
-            && tally.reserved.load(Relaxed).saturating_sub(tally.used.get()) >= need
+            && shared.entries[e].free_bytes()
+                + holders.iter().map(|&holder| slow.bins(holder, pool, e).bytes).sum::<u64>()
+                >= need
             && let Some(found) = self.span(&mut slow, &mut shared, e, &holders, &clock)?
         {
             return self.commit(slow, &mut shared, found);
@@ -602,7 +606,6 @@ impl Request<'_> {
         let e = found.entry;
         let mut index = found.index;
         let domain = block(index).stream();
-        let pages = &page(block(index).page()).index;
         if block(index).generation() >= GENERATION_LIMIT {
             match renew(&mut slow, shared, index) {
                 Some(fresh) => index = fresh,
@@ -623,7 +626,7 @@ impl Request<'_> {
         let mut splits = 0;
         if pool.entries[e].carves() && block(index).size() > self.need {
             let points = shared.points.remove(&index);
-            match cut(index, block(index), self.need, &mut shared.stock, pages) {
+            match cut(index, block(index), self.need, &mut shared.stock) {
                 Ok(rest) => {
                     if let Some((rest, _)) = rest {
                         splits = 1;
@@ -648,21 +651,23 @@ impl Request<'_> {
         b.set_generation(generation);
         b.set_requested(self.size);
         b.set_size_flags(bytes, flags);
-        let home = page(b.page());
-        let favoured = match self.stream {
-            Some(stream) => slow.cache(stream.slot(), pool).favoured,
-            None => false,
-        };
-        home.live.add(1, favoured);
-        pool.tally.take(&pool.entry_tally[e], bytes, favoured);
-        pool.allocations.add(1, favoured);
+        if pool.entries[e].carves() {
+            page(b.page()).index.set(b.addr(), index);
+        }
+        slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
-            Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
-            None => &mut shared.entries[e].counts,
+            Some(stream) => {
+                let cache = slow.cache(stream.slot(), pool);
+                let allocs = &cache.share.allocs;
+                allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+                &mut cache.entries[e].counts
+            }
+            None => {
+                pool.other_allocations.fetch_add(1, Relaxed);
+                &mut shared.entries[e].counts
+            }
         };
         counts.requested += self.size as i64;
-        counts.live += 1;
-        counts.allocs += 1;
         counts.reuse[found.reason as usize] += 1;
         counts.splits += splits;
         counts.internal_waits += u64::from(!waits.is_empty());
@@ -827,7 +832,6 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
         }
         std::thread::yield_now();
     }
-    home.index.set(n.addr(), fresh);
     if let Some(points) = shared.points.remove(&old) {
         shared.points.insert(fresh, points);
     }

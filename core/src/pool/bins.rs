@@ -1,26 +1,26 @@
 //! Free blocks of one owner in one entry, found by size: classes by bitmap, a search tree inside a class.
 //!
-//! Eight classes a doubling. Inside a class a treap ordered by (size, address), whose nodes also know the smallest
-//! sequence number below them, so that "the best fit among those freed no later than n" is a descent, not a scan.
-//! Nodes are the block records themselves; nothing is allocated.
+//! A class is one size up to 63 alignment units, and a 32nd of a doubling above, so most hold one block or few. Inside a
+//! class a treap ordered by (size, address), whose nodes also know the smallest sequence number below them, so that "the
+//! best fit among those freed no later than n" is a descent, not a scan. Nodes are the block records themselves; nothing
+//! is allocated.
 
 use super::block::{Block, NIL, block};
 use std::cmp::min;
 
-const CLASSES: usize = 48 * 8;
+/// 2^47 bytes in units of 16 bytes, the smallest alignment, end in the last class.
+const CLASSES: usize = 39 * 32 + 32;
 const WORDS: usize = CLASSES / 64;
 
 pub(crate) struct Bins {
+    /// A bit per word that is not 0.
+    summary: u32,
+    /// log2 of the device's alignment.
+    unit_log2: u32,
     words: [u64; WORDS],
     roots: [u32; CLASSES],
     pub(crate) count: u64,
     pub(crate) bytes: u64,
-}
-
-impl Default for Bins {
-    fn default() -> Self {
-        Bins { words: [0; WORDS], roots: [NIL; CLASSES], count: 0, bytes: 0 }
-    }
 }
 
 /// What a search accepts besides the size.
@@ -29,13 +29,6 @@ pub(crate) enum Upto {
     Any,
     /// Only blocks freed at this sequence number or before.
     Seq(u64),
-}
-
-#[inline(always)]
-fn class(size: u64) -> usize {
-    let size = size | 8;
-    let log2 = 63 - size.leading_zeros();
-    (log2 as usize) * 8 + ((size >> (log2 - 3)) & 7) as usize
 }
 
 #[inline(always)]
@@ -48,7 +41,11 @@ fn priority(index: u32) -> u32 {
 
 #[inline(always)]
 fn key(index: u32) -> (u64, u64) {
-    let b = block(index);
+    key_of(block(index))
+}
+
+#[inline(always)]
+fn key_of(b: &Block) -> (u64, u64) {
     (b.size(), b.addr())
 }
 
@@ -103,9 +100,9 @@ fn join(left: u32, right: u32) -> u32 {
 }
 
 /// Puts `node` under `root`. On the way down only minima that the newcomer lowers are written.
-fn insert(root: u32, node: u32) -> u32 {
-    let (at_key, rank, seq) = (key(node), priority(node), block(node).seq());
-    let mut parent = NIL;
+fn insert(root: u32, node: u32, n: &Block) -> u32 {
+    let (at_key, rank, seq) = (key_of(n), priority(node), n.seq());
+    let mut parent: Option<&Block> = None;
     let mut at = root;
     let mut to_left = false;
     while at != NIL && priority(at) >= rank {
@@ -114,36 +111,40 @@ fn insert(root: u32, node: u32) -> u32 {
             b.set_min_seq(seq);
         }
         let (left, right) = b.children();
-        parent = at;
-        to_left = at_key < key(at);
+        parent = Some(b);
+        to_left = at_key < key_of(b);
         at = if to_left { left } else { right };
     }
-    let (left, right) = split(at, at_key);
-    block(node).set_children(left, right);
-    refresh(node);
-    if parent == NIL {
-        return node;
+    if at != NIL {
+        let (left, right) = split(at, at_key);
+        n.set_children(left, right);
+        refresh(node);
     }
-    set_child(parent, to_left, node);
-    root
+    match parent {
+        None => node,
+        Some(parent) => {
+            set_child(parent, to_left, node);
+            root
+        }
+    }
 }
 
-fn set_child(parent: u32, left: bool, child: u32) {
-    let (l, r) = block(parent).children();
+#[inline(always)]
+fn set_child(parent: &Block, left: bool, child: u32) {
+    let (l, r) = parent.children();
     if left {
-        block(parent).set_children(child, r);
+        parent.set_children(child, r);
     } else {
-        block(parent).set_children(l, child);
+        parent.set_children(l, child);
     }
 }
 
-/// How deep a removal remembers its path; a treap this deep is as good as impossible, and then it recurses.
-const DEPTH: usize = 80;
+/// How deep a removal remembers its path; for the few treaps that are deeper it recurses.
+const DEPTH: usize = 32;
 
 /// Takes `node` from under `root`. Minima on the path are worked out again only where the leaver was the minimum.
-fn remove(root: u32, node: u32) -> u32 {
-    let at_key = key(node);
-    let seq = block(node).seq();
+fn remove(root: u32, node: u32, n: &Block) -> u32 {
+    let (at_key, seq) = (key_of(n), n.seq());
     let mut path = [NIL; DEPTH];
     let mut depth = 0;
     let mut at = root;
@@ -155,16 +156,17 @@ fn remove(root: u32, node: u32) -> u32 {
         }
         path[depth] = at;
         depth += 1;
-        let (left, right) = block(at).children();
-        to_left = at_key < key(at);
+        let b = block(at);
+        let (left, right) = b.children();
+        to_left = at_key < key_of(b);
         at = if to_left { left } else { right };
     }
-    let (left, right) = block(node).children();
+    let (left, right) = n.children();
     let rest = join(left, right);
     if depth == 0 {
         return rest;
     }
-    set_child(path[depth - 1], to_left, rest);
+    set_child(block(path[depth - 1]), to_left, rest);
     if seq != 0 {
         for &at in path[..depth].iter().rev() {
             if block(at).min_seq() != seq {
@@ -194,8 +196,9 @@ fn remove_deep(root: u32, node: u32) -> u32 {
 fn lower_bound(root: u32, from: (u64, u64)) -> u32 {
     let (mut at, mut found) = (root, NIL);
     while at != NIL {
-        let (left, right) = block(at).children();
-        if key(at) >= from {
+        let b = block(at);
+        let (left, right) = b.children();
+        if key_of(b) >= from {
             found = at;
             at = left;
         } else {
@@ -276,6 +279,19 @@ fn any_upto(root: u32, seq: u64) -> u32 {
 }
 
 impl Bins {
+    /// Empty, for sizes that are multiples of `1 << unit_log2` (others only make classes less even).
+    pub(crate) fn new(unit_log2: u32) -> Bins {
+        Bins { summary: 0, unit_log2, words: [0; WORDS], roots: [NIL; CLASSES], count: 0, bytes: 0 }
+    }
+
+    /// Ascending in `size`.
+    #[inline(always)]
+    fn class(&self, size: u64) -> usize {
+        let units = size >> self.unit_log2;
+        let shift = 63 - (units | 32).leading_zeros() as usize - 5;
+        min((shift << 5) + (units >> shift) as usize, CLASSES - 1)
+    }
+
     #[inline(always)]
     pub(crate) fn insert(&mut self, node: u32) {
         self.insert_record(node, block(node));
@@ -284,14 +300,20 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn insert_record(&mut self, node: u32, b: &Block) {
-        let c = class(b.size());
+        let size = b.size();
+        let c = self.class(size);
         b.set_children(NIL, NIL);
         b.set_min_seq(b.seq());
         self.count += 1;
-        self.bytes += b.size();
-        self.words[c / 64] |= 1 << (c % 64);
+        self.bytes += size;
         let root = self.roots[c];
-        self.roots[c] = if root == NIL { node } else { insert(root, node) };
+        if root == NIL {
+            self.roots[c] = node;
+            self.words[c / 64] |= 1 << (c % 64);
+            self.summary |= 1 << (c / 64);
+        } else {
+            self.roots[c] = insert(root, node, b);
+        }
     }
 
     #[inline(always)]
@@ -302,33 +324,41 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn remove_record(&mut self, node: u32, b: &Block) {
-        let c = class(b.size());
+        let size = b.size();
+        let c = self.class(size);
         self.count -= 1;
-        self.bytes -= b.size();
+        self.bytes -= size;
         let root = self.roots[c];
-        let root = if root == node && b.is_leaf() { NIL } else { remove(root, node) };
+        let root = if root == node && b.is_leaf() { NIL } else { remove(root, node, b) };
         self.roots[c] = root;
         if root == NIL {
-            self.words[c / 64] &= !(1 << (c % 64));
+            let word = &mut self.words[c / 64];
+            *word &= !(1 << (c % 64));
+            if *word == 0 {
+                self.summary &= !(1 << (c / 64));
+            }
         }
     }
 
+    #[inline(always)]
     fn next_class(&self, from: usize) -> Option<usize> {
-        let mut word = from / 64;
-        let mut bits = self.words.get(word)? & (u64::MAX << (from % 64));
-        loop {
-            if bits != 0 {
-                return Some(word * 64 + bits.trailing_zeros() as usize);
-            }
-            word += 1;
-            bits = *self.words.get(word)?;
+        let word = from / 64;
+        let bits = self.words.get(word)? & (u64::MAX << (from % 64));
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
         }
+        let later = self.summary & (u32::MAX << (word + 1));
+        if later == 0 {
+            return None;
+        }
+        let word = later.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
     /// The smallest acceptable block of at least `size`, among equals the lowest address.
     #[inline(always)]
     pub(crate) fn best(&self, size: u64, upto: Upto) -> u32 {
-        let mut c = class(size);
+        let mut c = self.class(size);
         while let Some(found) = self.next_class(c) {
             let root = self.roots[found];
             if let Upto::Any = upto {
@@ -353,7 +383,7 @@ impl Bins {
     /// The lowest acceptable block of exactly `size`.
     #[inline(always)]
     pub(crate) fn exact(&self, size: u64, upto: Upto) -> u32 {
-        let node = first_from(self.roots[class(size)], (size, 0), upto);
+        let node = first_from(self.roots[self.class(size)], (size, 0), upto);
         if node != NIL && block(node).size() == size { node } else { NIL }
     }
 
@@ -365,7 +395,7 @@ impl Bins {
         }
         let size = block(first).size();
         let mut best = NIL;
-        oldest_of_size(self.roots[class(size)], size, &mut best);
+        oldest_of_size(self.roots[self.class(size)], size, &mut best);
         best
     }
 
@@ -402,7 +432,7 @@ impl Bins {
 
     /// Visits every block of at least `size`.
     pub(crate) fn each_from(&self, size: u64, visit: &mut impl FnMut(u32)) {
-        let mut c = class(size);
+        let mut c = self.class(size);
         while let Some(found) = self.next_class(c) {
             each(self.roots[found], &mut |node| {
                 if block(node).size() >= size {
@@ -415,8 +445,10 @@ impl Bins {
 
     /// Visits every block.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32)) {
-        for root in self.roots {
-            each(root, &mut visit);
+        let mut c = 0;
+        while let Some(found) = self.next_class(c) {
+            each(self.roots[found], &mut visit);
+            c = found + 1;
         }
     }
 
@@ -427,12 +459,15 @@ impl Bins {
             if (root != NIL) != (self.words[c / 64] >> (c % 64) & 1 == 1) {
                 return Err(format!("class {c}: bitmap and root disagree"));
             }
+            if (self.words[c / 64] != 0) != (self.summary >> (c / 64) & 1 == 1) {
+                return Err(format!("class {c}: bitmap and its summary disagree"));
+            }
             let mut last = (0, 0);
             let mut wrong = None;
             each(root, &mut |node| {
                 let b = block(node);
                 let (left, right) = b.children();
-                if key(node) <= last || class(b.size()) != c {
+                if key(node) <= last || self.class(b.size()) != c {
                     wrong = Some(format!("class {c}: block {node} out of order"));
                 }
                 if b.min_seq() != min(b.seq(), min(subtree_min(left), subtree_min(right))) {

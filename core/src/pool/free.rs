@@ -1,7 +1,7 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
 use super::alloc::{largest_per_stream, settle_after};
-use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
+use super::block::{Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
@@ -68,32 +68,29 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     {
         return None;
     }
+    let me = state.me;
     let bytes = b.size();
     let requested = b.requested();
     let seq = state.submitted + 1;
     b.set_seq(seq);
     b.set_size_flags(bytes, FREE);
+    pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
     let cached = &mut cache.entries[e];
     cached.counts.requested -= requested as i64;
-    cached.counts.live -= 1;
     cached.counts.frees += 1;
-    let favoured = cache.favoured;
-    home.live.sub(1, favoured);
-    if home.live.get() == 0 {
-        home.free_since.store(pool.allocations.get(), Relaxed);
-        super::release::list_empty(pool, e, b.page());
-    }
-    pool.tally.drop(&pool.entry_tally[e], bytes, favoured);
-    let me = state.me;
     let carves = pool.entries[e].carves();
-    pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
     let bins = cached.bins_to_fill(pool, e, me);
     if carves {
-        let merges = insert_merged(index, b, me, bins, None, &mut state.attach.stock, &home.index);
-        cached.counts.merges += merges;
+        let merged = insert_merged(index, b, me, bins, None, &mut state.attach.stock);
+        cached.counts.merges += merged.merges;
+        if !merged.beside_live {
+            super::release::emptied(pool, e, merged.record, home);
+        }
     } else {
         bins.insert_record(index, b);
+        super::release::emptied(pool, e, b, home);
     }
+    cache.give_room(me.slot(), e, bytes);
     state.push(record, 1, Vec::new());
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
@@ -223,25 +220,19 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
             None => &mut shared.entries[e].counts,
         };
         counts.requested -= requested as i64;
-        counts.live -= 1;
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
-        let favoured = match stream {
-            Some(stream) => slow.cache(stream.slot(), &pool).favoured,
-            None => false,
-        };
-        pool.tally.drop(&pool.entry_tally[e], bytes, favoured);
+        match stream {
+            Some(stream) => slow.cache(stream.slot(), &pool).give_room(stream.slot(), e, bytes),
+            None => shared.give_room(&pool, e, bytes),
+        }
         b.set_size_flags(bytes, FREE);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
-        place(&mut slow, &mut shared, &pool, e, index, points);
+        let placed = place(&mut slow, &mut shared, &pool, e, index, points);
         if pool.entries[e].slow_free {
             super::mapped::note_idle(&mut shared, &pool, e, slot, low, high);
         }
-        home.live.sub(1, favoured);
-        if home.live.get() == 0 {
-            home.free_since.store(pool.allocations.get(), Relaxed);
-            super::release::list_empty(&pool, e, slot);
-        }
+        super::release::emptied(&pool, e, placed, home);
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
         if pool.destroyed.load(Relaxed) {
@@ -266,7 +257,8 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
     Ok(())
 }
 
-/// Puts a free block (flags set, in no structure) where its points say, merging as the rules allow.
+/// Puts a free block (flags set, in no structure) where its points say, merging as the rules allow. Returns what it is
+/// part of then.
 pub(crate) fn place(
     slow: &mut Slow<'_>,
     shared: &mut PoolShared,
@@ -274,9 +266,8 @@ pub(crate) fn place(
     e: usize,
     index: u32,
     points: Vec<At>,
-) {
+) -> &'static Block {
     let carves = pool.entries[e].carves() && !rules::off(rules::MERGE);
-    let pages = &page(block(index).page()).index;
     let b = block(index);
     match points.as_slice() {
         [] => {
@@ -286,10 +277,11 @@ pub(crate) fn place(
             let own = &mut entries[e];
             if carves {
                 let unused = (pool.entries[e].kind == Kind::Cuda).then_some(&mut own.unused);
-                own.counts.merges += insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock, pages);
-            } else {
-                own.observed.insert(index);
+                let merged = insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock);
+                own.counts.merges += merged.merges;
+                return merged.record;
             }
+            own.observed.insert(index);
         }
         &[At { stream, seq }] => {
             b.set_stream(stream);
@@ -297,10 +289,11 @@ pub(crate) fn place(
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             let bins = cache.bins_to_fill(pool, e, stream);
             if carves {
-                cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock, pages);
-            } else {
-                bins.insert(index);
+                let merged = insert_merged(index, b, stream, bins, None, &mut shared.stock);
+                cache.counts.merges += merged.merges;
+                return merged.record;
             }
+            bins.insert(index);
         }
         _ => {
             b.set_stream(MULTI);
@@ -310,6 +303,7 @@ pub(crate) fn place(
             shared.points.insert(index, points);
         }
     }
+    b
 }
 
 /// Names a further user of the block (`cudaMemPool` has no such call; PyTorch's `record_stream` is the model): the block

@@ -106,7 +106,7 @@ impl Request<'_> {
         record.device_slot.store(device.slot, Relaxed);
         record.legacy.store(device.order.legacy.slot(), Relaxed);
         record.device_uid.store(device.uid, Relaxed);
-        record.free_since.store(pool.allocations.get(), Relaxed);
+        record.rest.free_since.store(pool.allocations(), Relaxed);
         let mut shared = pool.shared.lock();
         let b = block(index);
         let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
@@ -118,7 +118,6 @@ impl Request<'_> {
         b.set_prev(NIL);
         b.set_next(NIL);
         record.first.store(index, Relaxed);
-        record.index.set(address, index);
         device.by_address.write().insert(address, slot);
         if grant.pointer != 0 {
             device.by_pointer.write().insert(grant.pointer, slot);

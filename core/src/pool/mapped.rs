@@ -169,10 +169,9 @@ fn split_at(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: u
     if b.addr() == address || b.end() == address {
         return;
     }
-    let pages = &page(b.page()).index;
     let keep = address - b.addr();
     let rest = |shared: &mut PoolShared| {
-        let made = cut(index, b, keep, &mut shared.stock, pages).expect("records were made ready");
+        let made = cut(index, b, keep, &mut shared.stock).expect("records were made ready");
         made.expect("the block goes on beyond the address").0
     };
     if b.has(VACANT) {
@@ -227,7 +226,7 @@ fn take_out(
         }
     }
     for &index in &blocks[1..] {
-        absorb(first, block(first), index, block(index), &mut shared.stock, &page(block(first).page()).index);
+        absorb(first, block(first), index, block(index), &mut shared.stock);
     }
     let b = block(first);
     b.set_size_flags(b.size(), 0);
@@ -238,18 +237,17 @@ fn take_out(
 
 /// A block of [`take_out`] has nothing mapped: it is vacant, together with vacant neighbours.
 fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
-    let pages = &page(block(index).page()).index;
     let touches = |left: &Block, right: &Block| left.page() == right.page() && left.end() == right.addr();
     let b = block(index);
     let next = b.next();
     if next != NIL && block(next).has(VACANT) && touches(b, block(next)) {
         shared.entries[e].mapped.vacant.remove(&(block(next).addr(), next));
-        absorb(index, b, next, block(next), &mut shared.stock, pages);
+        absorb(index, b, next, block(next), &mut shared.stock);
     }
     let prev = b.prev();
     if prev != NIL && block(prev).has(VACANT) && touches(block(prev), b) {
         shared.entries[e].mapped.vacant.remove(&(block(prev).addr(), prev));
-        absorb(prev, block(prev), index, b, &mut shared.stock, pages);
+        absorb(prev, block(prev), index, b, &mut shared.stock);
         index = prev;
     }
     let b = block(index);
@@ -341,7 +339,7 @@ impl Request<'_> {
             // How much to move and how much to ask for.
             let missing = plan.missing.len() as u64;
             let held = shared.entries[e].mapped.mapped;
-            let used = tally.used.get().saturating_add(self.need).max(tally.used_high.load(Relaxed));
+            let used = slow.used(&mut shared, pool, e).saturating_add(self.need).max(tally.used_high.load(Relaxed));
             let budget = used.saturating_add(slack(used)) / size;
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
@@ -482,7 +480,6 @@ impl Request<'_> {
         record.device_slot.store(device.slot, Relaxed);
         record.legacy.store(device.order.legacy.slot(), Relaxed);
         record.device_uid.store(device.uid, Relaxed);
-        record.free_since.store(pool.allocations.get(), Relaxed);
         let b = block(index);
         b.set_addr(address);
         b.set_size_flags(bytes, VACANT);
@@ -492,7 +489,6 @@ impl Request<'_> {
         b.set_prev(NIL);
         b.set_next(NIL);
         record.first.store(index, Relaxed);
-        record.index.set(address, index);
         device.by_address.write().insert(address, slot);
         if grant.pointer != 0 {
             device.by_pointer.write().insert(grant.pointer, slot);
@@ -639,9 +635,9 @@ impl Request<'_> {
         }
         let beyond = plan.first + plan.count;
         let places: Vec<u64> = plan.missing.iter().copied().chain(beyond..beyond + extra).collect();
-        let (slot, base, pointer) = {
+        let (base, pointer) = {
             let range = &mapping.ranges[plan.range];
-            (range.page, range.base, range.pointer)
+            (range.base, range.pointer)
         };
         let mut at = 0;
         while at < places.len() {
@@ -695,19 +691,18 @@ impl Request<'_> {
         for tally in [&pool.tally, &pool.entry_tally[e]] {
             tally.chunk_moves.fetch_add(moves, Relaxed);
         }
-        let pages = &page(slot).index;
         let mut pieces: Vec<(u32, &Given)> = Vec::new();
         if let Some(first) = head
             && from < low
         {
             pieces.push((index, &given[first]));
-            let rest = cut(index, block(index), low - from, &mut shared.stock, pages).expect("records were made ready");
+            let rest = cut(index, block(index), low - from, &mut shared.stock).expect("records were made ready");
             index = rest.expect("the block goes on").0;
         }
         if let Some(last) = tail
             && high < to
         {
-            let rest = cut(index, block(index), self.need, &mut shared.stock, pages).expect("records were made ready");
+            let rest = cut(index, block(index), self.need, &mut shared.stock).expect("records were made ready");
             pieces.push((rest.expect("the block goes on").0, &given[last]));
         }
         let mapping = &mut shared.entries[e].mapped;
@@ -716,7 +711,7 @@ impl Request<'_> {
         }
         mapping.mapped += fresh as u64;
         if pool.entries[e].slow_free {
-            let now = pool.allocations.get();
+            let now = pool.allocations();
             for place in beyond..beyond + extra {
                 mapping.ranges[plan.range].set_since(place, now);
             }
@@ -767,7 +762,7 @@ pub(crate) fn prune(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, 
 
 /// All of `[low, high)` is in free blocks.
 fn is_free(slot: u32, low: u64, high: u64) -> bool {
-    let mut at = page(slot).block_at(low).unwrap_or(NIL);
+    let mut at = page(slot).block_at(slot, low).unwrap_or(NIL);
     while at != NIL && block(at).has(FREE) {
         if block(at).end() >= high {
             return true;
@@ -780,7 +775,7 @@ fn is_free(slot: u32, low: u64, high: u64) -> bool {
 /// A block of `[low, high)` was freed: its chunks that are idle now became so now.
 pub(crate) fn note_idle(shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, slot: u32, low: u64, high: u64) {
     let size = pool.entries[e].page_size;
-    let now = pool.allocations.get();
+    let now = pool.allocations();
     let mapping = &mut shared.entries[e].mapped;
     let at = mapping.range_of(slot);
     let range = &mut mapping.ranges[at];
@@ -810,7 +805,7 @@ pub(super) fn release_chunks(
         slow.state(slot);
     }
     let size = pool.entries[e].page_size;
-    let now = pool.allocations.get();
+    let now = pool.allocations();
     let mut given = 0;
     let spare = std::mem::take(&mut shared.entries[e].mapped.spare);
     for chunk in spare {
@@ -960,7 +955,6 @@ pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<P
         let mut at = record.first.load(Relaxed);
         while at != NIL {
             let next = block(at).next();
-            record.index.clear(block(at).addr());
             shared.stock.give(at);
             at = next;
         }

@@ -194,7 +194,7 @@ impl Pool {
     /// Some page holds a live block.
     pub(crate) fn has_live_blocks(&self) -> bool {
         let shared = self.shared.lock();
-        shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).live.get() > 0))
+        shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).has_live_block()))
     }
     pub(crate) fn is_cuda(&self) -> bool {
         self.config.preset == Some(Preset::Cuda) || self.entries.iter().all(|entry| entry.kind == state::Kind::Cuda)
@@ -232,8 +232,9 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         fell_back,
         destroyed: false.into(),
         slow_only: 0.into(),
-        allocations: Default::default(),
-        has_favoured: false.into(),
+        other_allocations: Default::default(),
+        shares: Default::default(),
+        roomy: (0..=count).map(|_| Default::default()).collect(),
         tally: Default::default(),
         entry_tally: (0..count).map(|_| Default::default()).collect(),
         published: (0..count).map(|_| Default::default()).collect(),
@@ -243,7 +244,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         users: Default::default(),
         callback: Default::default(),
         shared: parking_lot::Mutex::new(state::PoolShared {
-            entries: (0..count).map(|_| Default::default()).collect(),
+            entries: (0..count).map(|_| state::EntryShared::new(device.options.alignment.trailing_zeros())).collect(),
             ..Default::default()
         }),
         accesses: Default::default(),
@@ -298,7 +299,7 @@ pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
         4 => pool.threshold.load(Relaxed),
         5 => pool.tally.reserved.load(Relaxed),
         6 => pool.tally.reserved_high.load(Relaxed),
-        7 => pool.tally.used.get(),
+        7 => used(&pool),
         8 => pool.tally.used_high.load(Relaxed),
         13 => pool.config.entries.iter().fold(0u64, |sum, entry| {
             sum.saturating_add(match *entry {
@@ -310,6 +311,11 @@ pub fn get_attribute(pool: PoolId, attribute: u32) -> Result<u64> {
         }),
         _ => return Err(Error::new(Status::InvalidValue, format_args!("attribute {attribute} is not known"))),
     })
+}
+
+fn used(pool: &Arc<Pool>) -> u64 {
+    let mut slow = Slow::lock(&pool.device);
+    slow.used(&mut pool.shared.lock(), pool, pool.entries.len())
 }
 
 /// Sets an attribute by CUDA's number: 1–3 to 0 or 1, 4, and 6 and 8 to 0, which makes the mark the current value.
@@ -328,7 +334,10 @@ pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
         4 => pool.threshold.store(value, Relaxed),
         6 | 8 if value != 0 => return refuse(format!("attribute {attribute}: a high-water mark can only be set to 0")),
         6 => pool.tally.reserved_high.store(pool.tally.reserved.load(Relaxed), Relaxed),
-        8 => pool.tally.used_high.store(pool.tally.used.get(), Relaxed),
+        8 => {
+            let mut slow = Slow::lock(&pool.device);
+            slow.lower_mark(&mut pool.shared.lock(), &pool, pool.entries.len());
+        }
         5 | 7 | 9..=15 => return refuse(format!("attribute {attribute} is read-only")),
         _ => return refuse(format!("attribute {attribute} is not known")),
     }
@@ -498,7 +507,7 @@ pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)>
     if addr.wrapping_sub(record.base.load(Relaxed)) >= record.bytes.load(Relaxed) {
         return None;
     }
-    Some((record.block_at(addr)?, addr))
+    Some((record.block_at(slot, addr)?, addr))
 }
 
 /// Compares every structure of the pool with its rules. Slow; for tests.

@@ -1,10 +1,11 @@
 //! Pages: what a device granted, who it belongs to, and which block starts where in it.
 //!
-//! The start index of a carved page serves pointer look-ups: per alignment unit the block that starts there, in chunks
-//! made when first touched; an inner pointer looks back for the last start. Entries are checked when read, never trusted.
+//! The start index of a carved page serves pointer look-ups: per alignment unit the block that was last allocated from
+//! there, in chunks made when first touched. Only an allocation writes it, so what has merged since is still named:
+//! entries are checked when read, never trusted. An inner pointer looks back for the last start that still is one; a
+//! free block that never was an allocation is found from the block before it.
 
-use super::block::{NIL, block};
-use super::state::Biased;
+use super::block::{FREE, LIVE, NIL, block};
 use crate::slab::Slab;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
@@ -85,12 +86,9 @@ impl Chunked {
                 None => return,
             },
         };
-        chunk.0[unit % CHUNK].store(index, Relaxed);
-    }
-    #[inline(always)]
-    fn clear(&self, unit: usize) {
-        if let Some(chunk) = self.chunks.get(unit / CHUNK).and_then(|chunk| chunk.get()) {
-            chunk.0[unit % CHUNK].store(NIL, Relaxed);
+        let start = &chunk.0[unit % CHUNK];
+        if start.load(Relaxed) != index {
+            start.store(index, Relaxed);
         }
     }
     /// The last chunk at or before `at` that was ever made.
@@ -103,7 +101,8 @@ impl Chunked {
         }
         Some(word * 64 + 63 - bits.leading_zeros() as usize)
     }
-    fn last_start(&self, unit: usize) -> Option<u32> {
+    /// The last entry at or before `unit` that `good` accepts.
+    fn last_start(&self, unit: usize, good: impl Fn(usize, u32) -> bool) -> Option<u32> {
         let mut at = unit / CHUNK;
         let mut within = unit % CHUNK;
         loop {
@@ -112,8 +111,11 @@ impl Chunked {
                 (at, within) = (made, CHUNK - 1);
             }
             let starts = &self.chunks[at].get()?.0;
-            if let Some(start) = starts[..=within].iter().rev().map(|start| start.load(Relaxed)).find(|&s| s != NIL) {
-                return Some(start);
+            for (place, start) in starts[..=within].iter().enumerate().rev() {
+                let start = start.load(Relaxed);
+                if start != NIL && good(at * CHUNK + place, start) {
+                    return Some(start);
+                }
             }
             at = at.checked_sub(1)?;
             within = CHUNK - 1;
@@ -145,17 +147,12 @@ impl Wide {
             list.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64))).set(unit % LIST_UNITS, index);
         }
     }
-    #[inline(always)]
-    fn clear(&self, unit: usize) {
-        if let Some(list) = self.0.get(unit / LIST_UNITS).and_then(|list| list.get()) {
-            list.clear(unit % LIST_UNITS);
-        }
-    }
-    fn last_start(&self, unit: usize) -> Option<u32> {
+    fn last_start(&self, unit: usize, good: impl Fn(usize, u32) -> bool) -> Option<u32> {
         let lists = self.0.get(..=unit / LIST_UNITS)?;
         let mut within = unit % LIST_UNITS;
-        for list in lists.iter().rev() {
-            if let Some(start) = list.get().and_then(|list| list.last_start(within)) {
+        for (number, list) in lists.iter().enumerate().rev() {
+            let good = |unit: usize, index: u32| good(number * LIST_UNITS + unit, index);
+            if let Some(start) = list.get().and_then(|list| list.last_start(within, good)) {
                 return Some(start);
             }
             within = LIST_UNITS - 1;
@@ -188,7 +185,7 @@ impl PageIndex {
         // Wraps for a reader that races with the page's reuse; what it finds is checked.
         addr.wrapping_sub(self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
     }
-    /// A block starts at `addr`.
+    /// A block that is being allocated starts at `addr`.
     #[inline(always)]
     pub(crate) fn set(&self, addr: u64, index: u32) {
         match self.kind.get() {
@@ -200,24 +197,22 @@ impl PageIndex {
             None => {}
         }
     }
-    /// None does any more.
-    #[inline(always)]
-    pub(crate) fn clear(&self, addr: u64) {
-        match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.clear(self.unit(addr) as usize),
-            Some(Kind::Wide(wide)) => wide.clear(self.unit(addr) as usize),
-            Some(Kind::Sorted(map)) => {
-                map.lock().remove(&self.unit(addr));
-            }
-            None => {}
-        }
-    }
-    /// The block that starts at or last before `addr`, as far as known; to be checked by the caller.
-    fn last_start(&self, addr: u64) -> Option<u32> {
+    /// The block that starts at or last before `addr`, as far as known, of those that still start where they did.
+    fn last_start(&self, slot: u32, addr: u64) -> Option<u32> {
+        let (base, unit_log2) = (self.base.load(Relaxed), self.unit_log2.load(Relaxed));
+        let good = |unit: usize, index: u32| {
+            let b = block(index);
+            b.page() == slot && b.has(LIVE | FREE) && b.addr().wrapping_sub(base) >> unit_log2 == unit as u64
+        };
         match self.kind.get()? {
-            Kind::Chunked(chunked) => chunked.last_start(self.unit(addr) as usize),
-            Kind::Wide(wide) => wide.last_start(self.unit(addr) as usize),
-            Kind::Sorted(map) => map.lock().range(..=self.unit(addr)).next_back().map(|(_, &index)| index),
+            Kind::Chunked(chunked) => chunked.last_start(self.unit(addr) as usize, good),
+            Kind::Wide(wide) => wide.last_start(self.unit(addr) as usize, good),
+            Kind::Sorted(map) => map
+                .lock()
+                .range(..=self.unit(addr))
+                .rev()
+                .find(|&(&unit, &index)| good(unit as usize, index))
+                .map(|(_, &index)| index),
         }
     }
     fn reset(&self) {
@@ -256,12 +251,19 @@ pub(crate) struct Page {
     pub(crate) legacy: AtomicU32,
     /// The block at the page's base.
     pub(crate) first: AtomicU32,
-    pub(crate) live: Biased,
+    pub(crate) index: PageIndex,
+    /// What changes while blocks come and go, apart from what does not.
+    pub(crate) rest: Rest,
+}
+
+/// When a page was last found without a live block.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Rest {
     /// The pool's allocations when the last live block was freed.
     pub(crate) free_since: AtomicU64,
     /// The entry's list of empty pages names this page.
     pub(crate) listed: AtomicBool,
-    pub(crate) index: PageIndex,
 }
 
 #[inline(always)]
@@ -301,8 +303,7 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     record.index.reset();
     record.base.store(base, Relaxed);
     record.bytes.store(bytes, Relaxed);
-    debug_assert_eq!(record.live.get(), 0);
-    record.listed.store(false, Relaxed);
+    record.rest.listed.store(false, Relaxed);
     Some(slot)
 }
 
@@ -317,16 +318,37 @@ pub(crate) fn close(slot: u32, unit: u64) {
 }
 
 impl Page {
-    /// The block of this page that holds `addr`, as far as can be seen without locks.
-    pub(crate) fn block_at(&self, addr: u64) -> Option<u32> {
-        let index = match self.index.kind.get() {
-            None => self.first.load(Relaxed),
-            Some(_) => self.index.last_start(addr)?,
-        };
-        if index == NIL {
-            return None;
+    /// Whether a block of the page is live, as far as can be seen without locks.
+    pub(crate) fn has_live_block(&self) -> bool {
+        let mut at = self.first.load(Relaxed);
+        while at != NIL {
+            let b = block(at);
+            if b.has(LIVE) {
+                return true;
+            }
+            at = b.next();
         }
-        let b = block(index);
-        (b.addr() <= addr && addr < b.end()).then_some(index)
+        false
+    }
+
+    /// The block of this page (whose slot is `slot`) that holds `addr`, as far as can be seen without locks. A live block
+    /// that stays live is always found.
+    pub(crate) fn block_at(&self, slot: u32, addr: u64) -> Option<u32> {
+        let mut at = self.index.last_start(slot, addr).unwrap_or_else(|| self.first.load(Relaxed));
+        let mut before = None;
+        while at != NIL {
+            let b = block(at);
+            let start = b.addr();
+            // Ascending, or someone is changing what is walked over.
+            if b.page() != slot || start > addr || before.is_some_and(|before| start <= before) {
+                return None;
+            }
+            if addr < b.end() {
+                return Some(at);
+            }
+            before = Some(start);
+            at = b.next();
+        }
+        None
     }
 }

@@ -2,11 +2,11 @@
 //! (`docs/placement.md` §5, §9).
 
 use super::alloc::detach_any;
-use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
 use super::mapped::{drop_ranges, prune, release_chunks};
 use super::observer::Event;
-use super::page::{self, page};
-use super::state::{Kind, Pool, PoolShared, STREAMS, Slow};
+use super::page::{self, Page, page};
+use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, may_be_empty};
 use crate::device_source::PageSource;
 use crate::handle;
 use crate::order::{At, Progress, StreamRef};
@@ -14,13 +14,27 @@ use crate::rules;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
+
+/// A block was freed and is `b` now. If it may have been the last live one of its page, the page is put on the entry's
+/// list of empty ones. (A Mapped entry gives back chunks, and has no such list.)
+#[inline(always)]
+pub(crate) fn emptied(pool: &Pool, e: usize, b: &'static Block, home: &Page) {
+    if pool.entries[e].kind != Kind::Mapped && may_be_empty(b, home) {
+        home.rest.free_since.store(pool.allocations(), Relaxed);
+        list_empty(pool, e, b.page());
+    }
+}
 
 /// Makes a page known as (at this moment) without a live block.
-#[inline(always)]
 pub(crate) fn list_empty(pool: &Pool, e: usize, slot: u32) {
-    let record = page(slot);
-    if !record.listed.load(Relaxed) && !record.listed.swap(true, Relaxed) {
+    let listed = &page(slot).rest.listed;
+    // What was freed is seen by whoever takes the page off the list.
+    fence(SeqCst);
+    if !listed.load(Relaxed) && !listed.swap(true, Relaxed) {
         pool.empties[e].lock().push(slot);
     }
 }
@@ -30,17 +44,18 @@ fn empty_pages(pool: &Pool, e: usize) -> Vec<(u64, Reverse<u64>, u32)> {
     let mut list = std::mem::take(&mut *pool.empties[e].lock());
     list.retain(|&slot| {
         let record = page(slot);
-        if record.live.get() > 0 {
-            record.listed.store(false, Relaxed);
+        if record.has_live_block() {
+            record.rest.listed.store(false, Relaxed);
             // A free between the two lines above finds the page listed; look again.
-            return record.live.get() == 0 && !record.listed.swap(true, Relaxed);
+            fence(SeqCst);
+            return !record.has_live_block() && !record.rest.listed.swap(true, Relaxed);
         }
         true
     });
     pool.empties[e].lock().extend_from_slice(&list);
     let mut pages: Vec<_> = list
         .into_iter()
-        .map(|slot| (page(slot).free_since.load(Relaxed), Reverse(page(slot).base.load(Relaxed)), slot))
+        .map(|slot| (page(slot).rest.free_since.load(Relaxed), Reverse(page(slot).base.load(Relaxed)), slot))
         .collect();
     pages.sort_unstable();
     pages
@@ -79,9 +94,6 @@ fn release_page(
         }
         blocks.push(at);
         at = b.next();
-    }
-    if record.live.get() > 0 {
-        return None;
     }
     let device = slow.device;
     let mut executed = |at: At| {
@@ -123,7 +135,6 @@ fn release_page(
     }
     for index in blocks {
         detach_any(slow, shared, pool, e, index);
-        record.index.clear(block(index).addr());
         shared.stock.give(index);
     }
     device.by_address.write().remove(&address);
@@ -183,7 +194,7 @@ pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     if rules::off(rules::PERIOD) || pool.entries.iter().all(|entry| entry.period.is_none()) {
         return;
     }
-    let now = pool.allocations.get();
+    let now = pool.allocations();
     let mut answers = HashMap::new();
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
@@ -324,10 +335,6 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         return;
     }
     let caches = std::mem::take(&mut state.attach.pools);
-    for cache in caches.iter().flatten().filter(|cache| cache.favoured) {
-        // Another may write the favoured part from now on.
-        cache.pool.has_favoured.store(false, Relaxed);
-    }
     let used_up = handle::used_up(state.generation);
     state.attach.stock.give_back();
     record.forget();
@@ -336,6 +343,8 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         let pool = cache.pool.clone();
         pool.attached.lock().retain(|&slot| slot != stream.slot());
         let mut shared = pool.shared.lock();
+        pool.drop_share(&cache.share);
+        shared.take_over_room(&pool, &cache);
         for (own, gone) in shared.entries.iter_mut().zip(cache.entries.iter()) {
             debug_assert!(gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
             own.counts.add(&gone.counts);

@@ -4,7 +4,6 @@
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
 use super::block::{FREE, MULTI, NIL, OBSERVED, block};
-use super::page::page;
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::order::{At, Clock, StreamRef};
@@ -117,7 +116,6 @@ impl Request<'_> {
         consumed: &[u32],
         bytes: u64,
     ) -> Result<()> {
-        let pages = &page(block(consumed[0]).page()).index;
         let last = *consumed.last().expect("a run has blocks");
         // Cut the last block first: the cut may fail, and then nothing has changed.
         let over = bytes - self.need;
@@ -126,7 +124,7 @@ impl Request<'_> {
             let points = shared.points.get(&last).cloned();
             detach_any(slow, shared, self.pool, e, last);
             let keep = block(last).size() - over;
-            match cut(last, block(last), keep, &mut shared.stock, pages) {
+            match cut(last, block(last), keep, &mut shared.stock) {
                 Ok(rest) => {
                     let (rest, _) = rest.expect("something is over");
                     attach_any(slow, shared, self.pool, e, rest, domain, points.as_deref());
@@ -143,7 +141,7 @@ impl Request<'_> {
             detach_any(slow, shared, self.pool, e, index);
         }
         for &index in &consumed[1..] {
-            super::state::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock, pages);
+            super::state::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock);
         }
         Ok(())
     }

@@ -6,15 +6,15 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::bins::Bins;
-use super::block::{Block, FREE, NIL, Stock, UNUSED, block};
+use super::block::{Block, FREE, LIVE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
-use super::page::PageIndex;
+use super::page::Page;
 use crate::device_source::model::ModelDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions};
 use crate::handle::{self, DeviceId, PoolId};
-use crate::order::{self, At, Order, State, StreamRef};
+use crate::order::{self, At, Order, State, StreamMutexGuard, StreamRef};
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,13 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
+    fence,
 };
 
 /// Every stream of the process.
 pub(crate) static STREAMS: order::Table<Caches> = Slab::new();
 
 pub(crate) type StreamState = State<Caches>;
-pub(crate) type StreamGuard = MutexGuard<'static, StreamState>;
+pub(crate) type StreamGuard = StreamMutexGuard<'static, StreamState>;
 
 /// What a stream keeps for the pools: its own frees, and a stock of block records.
 #[derive(Default)]
@@ -41,27 +42,177 @@ pub(crate) struct Caches {
 /// One pool's part of a stream.
 pub(crate) struct PoolCache {
     pub(crate) pool: Arc<Pool>,
-    /// This stream is the pool's favoured one: see [`Biased`].
-    pub(crate) favoured: bool,
+    pub(crate) share: Arc<Share>,
+    /// Towards the pool's mark of used bytes.
+    pub(crate) room: Room,
     pub(crate) entries: Box<[EntryCache]>,
 }
 
 /// One entry's part of a stream: the stream's own free blocks, and counts of what was done on it.
-#[derive(Default)]
 pub(crate) struct EntryCache {
+    /// The largest request the entry accepts.
+    pub(crate) bound: u64,
+    /// Towards the entry's mark of used bytes.
+    pub(crate) room: Room,
     pub(crate) bins: Option<Box<Bins>>,
     /// The entry's list of streams with free blocks names this stream.
     pub(crate) published: bool,
     pub(crate) counts: Counts,
 }
 
+/// What one stream counted of a pool and others read without its lock. Alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Share {
+    /// Successful allocations.
+    pub(crate) allocs: AtomicU64,
+}
+
+/// By how much one stream may raise the used bytes before it must look at the other streams.
+///
+/// A mark (the most bytes ever used) is always the bytes used now and everybody's room together. An allocation takes its
+/// bytes out of its stream's room, a free puts them back, so neither touches what streams share; only a stream whose room
+/// is too small takes from the others', and when all of it together is too small the mark rises. So the mark is exact,
+/// and used bytes are the mark less all room.
+#[derive(Default)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    /// The pool's list of who has room names this stream.
+    pub(crate) listed: bool,
+}
+
+impl Room {
+    /// Hands over what another lacks, and half of what is left beyond, so that the two do not take turns.
+    pub(crate) fn part_with(&mut self, missing: u64) -> u64 {
+        let part = if self.bytes > missing { missing + (self.bytes - missing) / 2 } else { self.bytes };
+        self.bytes -= part;
+        part
+    }
+}
+
+impl PoolCache {
+    fn new(pool: &Arc<Pool>) -> PoolCache {
+        let share: Arc<Share> = Arc::default();
+        pool.shares.lock().push(share.clone());
+        PoolCache {
+            pool: pool.clone(),
+            share,
+            room: Room::default(),
+            entries: pool
+                .entries
+                .iter()
+                .map(|entry| EntryCache {
+                    bound: entry.accept.min(entry.accept_need),
+                    room: Room::default(),
+                    bins: None,
+                    published: false,
+                    counts: Counts::default(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Towards an entry's mark, or with the number of entries towards the pool's.
+    pub(crate) fn room(&mut self, mark: usize) -> &mut Room {
+        match self.entries.get_mut(mark) {
+            Some(entry) => &mut entry.room,
+            None => &mut self.room,
+        }
+    }
+
+    /// Makes room for `bytes` in an entry and the pool, from the stream in `slot`, which is locked. `false`: other threads
+    /// are at work, and the slow path must do it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn widen(&mut self, slot: u32, entry: usize, bytes: u64) -> bool {
+        let pool = self.pool.clone();
+        for mark in [entry, pool.entries.len()] {
+            let have = self.room(mark).bytes;
+            if have >= bytes {
+                continue;
+            }
+            let mut missing = bytes - have;
+            let mut list = pool.roomy[mark].lock();
+            let mut at = 0;
+            while let Some(&other) = list.get(at).filter(|_| missing > 0) {
+                if other == slot {
+                    at += 1;
+                    continue;
+                }
+                if other == NO_STREAM {
+                    return false;
+                }
+                let Some(mut guard) = STREAMS.at(other).state.try_lock() else { return false };
+                let part = match guard.attach.room(&pool, mark) {
+                    Some(room) => {
+                        let part = room.part_with(missing);
+                        room.listed = room.bytes > 0;
+                        if room.listed {
+                            at += 1;
+                        } else {
+                            list.swap_remove(at);
+                        }
+                        part
+                    }
+                    None => {
+                        list.swap_remove(at);
+                        0
+                    }
+                };
+                self.room(mark).bytes += part;
+                missing = missing.saturating_sub(part);
+            }
+            pool.mark(mark).fetch_add(missing, Relaxed);
+            let room = self.room(mark);
+            room.bytes += missing;
+            // It may have more than it asked for.
+            if !std::mem::replace(&mut room.listed, true) {
+                list.push(slot);
+            }
+        }
+        true
+    }
+
+    /// Gives `bytes` of an entry back as room.
+    #[inline(always)]
+    pub(crate) fn give_room(&mut self, slot: u32, entry: usize, bytes: u64) {
+        let own = &mut self.entries[entry].room;
+        own.bytes += bytes;
+        self.room.bytes += bytes;
+        if !own.listed || !self.room.listed {
+            self.list_room(slot, entry);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn list_room(&mut self, slot: u32, entry: usize) {
+        let pool = self.pool.clone();
+        for mark in [entry, pool.entries.len()] {
+            if !std::mem::replace(&mut self.room(mark).listed, true) {
+                pool.roomy[mark].lock().push(slot);
+            }
+        }
+    }
+}
+
+impl Caches {
+    /// The room this stream has in a pool, if it has used it.
+    fn room(&mut self, pool: &Pool, mark: usize) -> Option<&mut Room> {
+        let cache = self.pools.get_mut(pool.slot as usize)?.as_mut()?;
+        (cache.pool.id == pool.id).then(|| cache.room(mark))
+    }
+}
+
+/// In lists of streams with room: what belongs to none, under the slow lock.
+const NO_STREAM: u32 = u32::MAX;
+
 /// Counts kept per stream and added up when asked for. Differences may go below zero on one stream.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) requested: i64,
-    pub(crate) live: i64,
-    pub(crate) allocs: u64,
     pub(crate) frees: u64,
+    /// By reason. Together: the allocations.
     pub(crate) reuse: [u64; 6],
     pub(crate) splits: u64,
     pub(crate) merges: u64,
@@ -72,8 +223,6 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
         self.requested += other.requested;
-        self.live += other.live;
-        self.allocs += other.allocs;
         self.frees += other.frees;
         for (mine, theirs) in self.reuse.iter_mut().zip(other.reuse) {
             *mine += theirs;
@@ -82,6 +231,9 @@ impl Counts {
         self.merges += other.merges;
         self.unordered_frees += other.unordered_frees;
         self.internal_waits += other.internal_waits;
+    }
+    pub(crate) fn allocs(&self) -> u64 {
+        self.reuse.iter().sum()
     }
 }
 
@@ -174,48 +326,9 @@ impl Entry {
     }
 }
 
-/// A sum that one favoured stream adds to with plain writes (under its lock), and all others atomically. The two parts
-/// wrap; their sum does not, except to a reader that races with calls under way, which takes it for 0.
-#[derive(Default)]
-pub(crate) struct Biased {
-    own: AtomicU64,
-    rest: AtomicU64,
-}
-
-impl Biased {
-    #[inline(always)]
-    pub(crate) fn add(&self, amount: u64, favoured: bool) {
-        if favoured {
-            self.own.store(self.own.load(Relaxed).wrapping_add(amount), Relaxed);
-        } else {
-            self.rest.fetch_add(amount, Relaxed);
-        }
-    }
-    #[inline(always)]
-    pub(crate) fn sub(&self, amount: u64, favoured: bool) {
-        self.add(amount.wrapping_neg(), favoured);
-    }
-    /// As [`Biased::add`], and what other threads added before is in the next [`Biased::get`].
-    #[inline(always)]
-    fn add_fenced(&self, amount: u64, favoured: bool) {
-        if favoured {
-            self.own.swap(self.own.load(Relaxed).wrapping_add(amount), SeqCst);
-        } else {
-            self.rest.fetch_add(amount, SeqCst);
-        }
-    }
-    #[inline(always)]
-    pub(crate) fn get(&self) -> u64 {
-        let sum = self.own.load(Relaxed).wrapping_add(self.rest.load(Relaxed));
-        if sum >> 63 == 0 { sum } else { 0 }
-    }
-}
-
-/// Figures every stream adds to at once, so that marks are exact when calls are serialised. Reserved figures change
-/// only under the slow lock.
+/// Figures of a pool or an entry that change only under the slow lock, and the mark of used bytes (see [`Room`]).
 #[derive(Default)]
 pub(crate) struct Tally {
-    pub(crate) used: Biased,
     pub(crate) used_high: AtomicU64,
     pub(crate) reserved: AtomicU64,
     pub(crate) reserved_high: AtomicU64,
@@ -237,25 +350,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A block of `bytes` becomes live in `entry` of the pool. Both marks are exact when calls are serialised; of calls
-    /// that overlap, at least one sees all the others' blocks.
-    #[inline(always)]
-    pub(crate) fn take(&self, entry: &Tally, bytes: u64, favoured: bool) {
-        entry.used.add(bytes, favoured);
-        self.used.add_fenced(bytes, favoured);
-        for tally in [self, entry] {
-            let after = tally.used.get();
-            if after > tally.used_high.load(Relaxed) {
-                tally.used_high.fetch_max(after, Relaxed);
-            }
-        }
-    }
-    /// It is freed.
-    #[inline(always)]
-    pub(crate) fn drop(&self, entry: &Tally, bytes: u64, favoured: bool) {
-        entry.used.sub(bytes, favoured);
-        self.used.sub(bytes, favoured);
-    }
     /// A page is being asked for: its quota is taken.
     pub(crate) fn ask(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Relaxed);
@@ -315,10 +409,12 @@ pub(crate) struct Pool {
     pub(crate) destroyed: AtomicBool,
     /// Not 0: the hot path stands aside (destroyed, or out-of-memory callbacks are running).
     pub(crate) slow_only: AtomicU32,
-    /// Successful allocations so far.
-    pub(crate) allocations: Biased,
-    /// A stream was chosen as the favoured one.
-    pub(crate) has_favoured: AtomicBool,
+    /// Successful allocations that belong to no stream that has a share.
+    pub(crate) other_allocations: AtomicU64,
+    /// What each stream with a cache of this pool counted. A leaf.
+    pub(crate) shares: Mutex<Vec<Arc<Share>>>,
+    /// Per entry, then for the pool: streams that may have room. A leaf.
+    pub(crate) roomy: Box<[Mutex<Vec<u32>>]>,
     pub(crate) tally: Tally,
     pub(crate) entry_tally: Box<[Tally]>,
     /// Per entry: streams that may hold free blocks of it. A leaf.
@@ -335,16 +431,47 @@ pub(crate) struct Pool {
     pub(crate) accesses: super::access::Table,
 }
 
+impl Pool {
+    #[inline(always)]
+    pub(crate) fn unit_log2(&self) -> u32 {
+        self.device.options.alignment.trailing_zeros()
+    }
+
+    /// An entry's mark of used bytes, or with the number of entries the pool's.
+    pub(crate) fn mark(&self, mark: usize) -> &AtomicU64 {
+        match self.entry_tally.get(mark) {
+            Some(tally) => &tally.used_high,
+            None => &self.tally.used_high,
+        }
+    }
+
+    /// Successful allocations so far.
+    pub(crate) fn allocations(&self) -> u64 {
+        let shares = self.shares.lock();
+        shares.iter().fold(self.other_allocations.load(Relaxed), |sum, share| sum + share.allocs.load(Relaxed))
+    }
+
+    /// A stream's share is counted with what belongs to no stream from now on.
+    pub(crate) fn drop_share(&self, share: &Arc<Share>) {
+        let mut shares = self.shares.lock();
+        shares.retain(|other| !Arc::ptr_eq(other, share));
+        self.other_allocations.fetch_add(share.allocs.load(Relaxed), Relaxed);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct PoolShared {
+    /// Of host-ordered frees and of streams that are gone, towards the pool's mark.
+    pub(crate) room: Room,
     pub(crate) entries: Vec<EntryShared>,
     /// Free points of multi blocks, ascending by stream.
     pub(crate) points: SlotMap<u32, Vec<At>>,
     pub(crate) stock: Stock,
 }
 
-#[derive(Default)]
 pub(crate) struct EntryShared {
+    /// As the pool's.
+    pub(crate) room: Room,
     /// Observed free blocks, and never-used ones unless the entry is Cuda.
     pub(crate) observed: Bins,
     /// Never-used blocks of a Cuda entry.
@@ -357,6 +484,58 @@ pub(crate) struct EntryShared {
     pub(crate) mapped: Mapping,
     /// What host-ordered calls and streams that are gone counted.
     pub(crate) counts: Counts,
+}
+
+impl EntryShared {
+    pub(crate) fn new(unit_log2: u32) -> EntryShared {
+        EntryShared {
+            room: Room::default(),
+            observed: Bins::new(unit_log2),
+            unused: Bins::new(unit_log2),
+            multi: BTreeSet::new(),
+            multi_bytes: 0,
+            pages: BTreeSet::new(),
+            mapped: Mapping::default(),
+            counts: Counts::default(),
+        }
+    }
+    /// Bytes of free blocks that belong to no single stream.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.observed.bytes + self.unused.bytes + self.multi_bytes
+    }
+}
+
+impl PoolShared {
+    /// As [`PoolCache::room`].
+    pub(crate) fn room(&mut self, mark: usize) -> &mut Room {
+        match self.entries.get_mut(mark) {
+            Some(entry) => &mut entry.room,
+            None => &mut self.room,
+        }
+    }
+
+    /// Gives `bytes` of an entry back as room that belongs to no stream.
+    pub(crate) fn give_room(&mut self, pool: &Pool, entry: usize, bytes: u64) {
+        for mark in [entry, pool.entries.len()] {
+            self.add_room(pool, mark, bytes);
+        }
+    }
+
+    /// The room of a stream that is gone belongs to none.
+    pub(crate) fn take_over_room(&mut self, pool: &Pool, cache: &PoolCache) {
+        for (mark, entry) in cache.entries.iter().enumerate() {
+            self.add_room(pool, mark, entry.room.bytes);
+        }
+        self.add_room(pool, pool.entries.len(), cache.room.bytes);
+    }
+
+    fn add_room(&mut self, pool: &Pool, mark: usize, bytes: u64) {
+        let room = self.room(mark);
+        room.bytes += bytes;
+        if bytes > 0 && !std::mem::replace(&mut room.listed, true) {
+            pool.roomy[mark].lock().push(NO_STREAM);
+        }
+    }
 }
 
 /// The device's pages and what model addresses come next; under the slow lock.
@@ -459,7 +638,7 @@ impl Device {
         if observer.is_some() && place.is_some() {
             return false;
         }
-        self.serial.store(observer.is_some(), std::sync::atomic::Ordering::SeqCst);
+        self.serial.store(observer.is_some(), SeqCst);
         *place = observer;
         drop(place);
         // Whoever holds a lock now did not see the flag; wait for them.
@@ -555,11 +734,7 @@ impl<'a> Slow<'a> {
         let stale = caches[index].as_ref().is_none_or(|cache| cache.pool.id != pool.id);
         if stale {
             pool.attached.lock().push(slot);
-            caches[index] = Some(Box::new(PoolCache {
-                pool: pool.clone(),
-                favoured: !pool.has_favoured.swap(true, Relaxed),
-                entries: pool.entries.iter().map(|_| EntryCache::default()).collect(),
-            }));
+            caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
         caches[index].as_mut().expect("just made")
     }
@@ -586,7 +761,84 @@ impl<'a> Slow<'a> {
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
-        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(Box::default)
+        let unit_log2 = pool.unit_log2();
+        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)))
+    }
+
+    /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
+    /// the marks have given what is missing. Exact: whoever has room is locked.
+    pub(crate) fn take_room(
+        &mut self,
+        shared: &mut PoolShared,
+        pool: &Arc<Pool>,
+        entry: usize,
+        stream: Option<StreamRef>,
+        bytes: u64,
+    ) {
+        for mark in [entry, pool.entries.len()] {
+            let have = match stream {
+                Some(stream) => self.cache(stream.slot(), pool).room(mark).bytes,
+                None => shared.room(mark).bytes,
+            };
+            let mut missing = bytes.saturating_sub(have);
+            let mut got = 0;
+            if missing > 0 {
+                let own = stream.map_or(NO_STREAM, StreamRef::slot);
+                let mut list = std::mem::take(&mut *pool.roomy[mark].lock());
+                list.retain(|&other| {
+                    if missing == 0 || other == own {
+                        return true;
+                    }
+                    let room = match other {
+                        NO_STREAM => Some(shared.room(mark)),
+                        _ => self.state(other).attach.room(pool, mark),
+                    };
+                    let Some(room) = room else { return false };
+                    let part = room.part_with(missing);
+                    got += part;
+                    missing = missing.saturating_sub(part);
+                    room.listed = room.bytes > 0;
+                    room.listed
+                });
+                pool.roomy[mark].lock().append(&mut list);
+                pool.mark(mark).fetch_add(missing, Relaxed);
+                got += missing;
+            }
+            let room = match stream {
+                Some(stream) => self.cache(stream.slot(), pool).room(mark),
+                None => shared.room(mark),
+            };
+            room.bytes = room.bytes + got - bytes;
+            if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
+                pool.roomy[mark].lock().push(stream.map_or(NO_STREAM, StreamRef::slot));
+            }
+        }
+    }
+
+    /// Used bytes towards a mark: the mark less all room.
+    pub(crate) fn used(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) -> u64 {
+        let attached = pool.attached.lock().clone();
+        // Lock all first: room moves between streams.
+        for &slot in &attached {
+            self.state(slot);
+        }
+        let mut room = shared.room(mark).bytes;
+        for slot in attached {
+            room += self.state(slot).attach.room(pool, mark).map_or(0, |room| room.bytes);
+        }
+        pool.mark(mark).load(Relaxed) - room
+    }
+
+    /// The mark becomes what is used now.
+    pub(crate) fn lower_mark(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) {
+        let used = self.used(shared, pool, mark);
+        for slot in pool.attached.lock().clone() {
+            if let Some(room) = self.state(slot).attach.room(pool, mark) {
+                room.bytes = 0;
+            }
+        }
+        shared.room(mark).bytes = 0;
+        pool.mark(mark).store(used, Relaxed);
     }
 }
 
@@ -598,13 +850,22 @@ impl EntryCache {
             self.published = true;
             pool.published[entry].lock().push(me);
         }
-        self.bins.get_or_insert_with(Box::default)
+        self.bins.get_or_insert_with(|| Box::new(Bins::new(pool.unit_log2())))
     }
 }
 
-/// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. Returns how often it merged.
-/// `unused` are the bins of a Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE
-/// and whether it is UNUSED. All under the domain's lock.
+/// What putting a free block into its bins came to.
+pub(crate) struct Merged {
+    pub(crate) merges: u64,
+    /// The block it became part of.
+    pub(crate) record: &'static Block,
+    /// A neighbour of the same domain is live.
+    pub(crate) beside_live: bool,
+}
+
+/// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
+/// Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE and whether it is UNUSED.
+/// All under the domain's lock.
 #[inline(always)]
 pub(crate) fn insert_merged(
     mut index: u32,
@@ -613,34 +874,43 @@ pub(crate) fn insert_merged(
     bins: &mut Bins,
     mut unused: Option<&mut Bins>,
     stock: &mut Stock,
-    pages: &PageIndex,
-) -> u64 {
+) -> Merged {
     let mut merges = 0;
+    let mut beside_live = false;
     debug_assert!(b.stream() == domain && b.has(FREE));
+    // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
     let next = b.next();
     if next != NIL {
         let n = block(next);
-        if n.stream() == domain && n.has(FREE) && n.addr() == b.end() && n.page() == b.page() {
-            take_out(next, n, bins, unused.as_deref_mut());
-            absorb(index, b, next, n, stock, pages);
-            merges += 1;
+        if n.stream() == domain && n.addr() == b.end() && n.page() == b.page() {
+            if n.has(FREE) {
+                take_out(next, n, bins, unused.as_deref_mut());
+                absorb(index, b, next, n, stock);
+                merges += 1;
+            } else {
+                beside_live = n.has(LIVE);
+            }
         }
     }
     let prev = b.prev();
     if prev != NIL {
         let p = block(prev);
-        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
-            take_out(prev, p, bins, unused.as_deref_mut());
-            absorb(prev, p, index, b, stock, pages);
-            (index, b) = (prev, p);
-            merges += 1;
+        if p.stream() == domain && p.end() == b.addr() && p.page() == b.page() {
+            if p.has(FREE) {
+                take_out(prev, p, bins, unused.as_deref_mut());
+                absorb(prev, p, index, b, stock);
+                (index, b) = (prev, p);
+                merges += 1;
+            } else {
+                beside_live |= p.has(LIVE);
+            }
         }
     }
     match unused {
         Some(unused) if b.has(UNUSED) => unused.insert_record(index, b),
         _ => bins.insert_record(index, b),
     }
-    merges
+    Merged { merges, record: b, beside_live }
 }
 
 #[inline(always)]
@@ -653,10 +923,9 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 
 /// `right` becomes part of `left`; neither is in a structure.
 #[inline(always)]
-pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock, pages: &PageIndex) {
+pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
     let unused = l.flags() & r.flags() & UNUSED;
     let next = r.next();
-    pages.clear(r.addr());
     l.set_seq(l.seq().max(r.seq()));
     l.set_next(next);
     if next != NIL {
@@ -669,21 +938,16 @@ pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut St
 /// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
 /// same domain with the same point and flags. `None` in the error case: no record left.
 #[inline(always)]
-pub(crate) fn cut(
-    index: u32,
-    b: &Block,
-    need: u64,
-    stock: &mut Stock,
-    pages: &PageIndex,
-) -> Result<Option<(u32, &'static Block)>, ()> {
-    if b.size() == need {
+pub(crate) fn cut(index: u32, b: &Block, need: u64, stock: &mut Stock) -> Result<Option<(u32, &'static Block)>, ()> {
+    let (size, flags) = (b.size(), b.flags());
+    if size == need {
         return Ok(None);
     }
     let rest = stock.take().ok_or(())?;
     let r = block(rest);
     let next = b.next();
     r.set_addr(b.addr() + need);
-    r.set_size_flags(b.size() - need, b.flags());
+    r.set_size_flags(size - need, flags);
     r.set_stream(b.stream());
     r.set_seq(b.seq());
     r.set_page(b.page());
@@ -693,7 +957,37 @@ pub(crate) fn cut(
         block(next).set_prev(rest);
     }
     b.set_next(rest);
-    b.set_size_flags(need, b.flags());
-    pages.set(r.addr(), rest);
+    b.set_size_flags(need, flags);
     Ok(Some((rest, r)))
+}
+
+/// How far around a freed block a live one is looked for.
+const LOOK: usize = 16;
+
+/// Whether all blocks of a page may be free, seen from one that just became so: `false` only if a live one was seen.
+/// What cannot be told is answered with `true`, for whoever gives pages back checks again.
+pub(crate) fn may_be_empty(b: &'static Block, home: &Page) -> bool {
+    if b.size() == home.bytes.load(Relaxed) {
+        return true;
+    }
+    // Of threads that free the last blocks of a page at the same time, the last to come here sees what the others did.
+    fence(SeqCst);
+    let slot = b.page();
+    for step in [Block::next as fn(&Block) -> u32, Block::prev] {
+        let mut from = b;
+        for _ in 0..LOOK {
+            let at = step(from);
+            if at == NIL {
+                break;
+            }
+            from = block(at);
+            if from.page() != slot {
+                break;
+            }
+            if from.has(LIVE) {
+                return false;
+            }
+        }
+    }
+    true
 }

@@ -92,10 +92,10 @@ pub struct Stats {
     pub metadata_bytes: u64,
 }
 
-fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally) {
+fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally, used: u64) {
     stats.requested = counts.requested.max(0) as u64;
-    stats.live = counts.live.max(0) as u64;
-    stats.allocs = counts.allocs;
+    stats.allocs = counts.allocs();
+    stats.live = stats.allocs.saturating_sub(counts.frees);
     stats.frees = counts.frees;
     stats.splits = counts.splits;
     stats.merges = counts.merges;
@@ -103,7 +103,7 @@ fn fill(stats: &mut Stats, counts: &Counts, tally: &Tally) {
     stats.internal_waits = counts.internal_waits;
     let [same_stream, observed, event, opportunistic, internal, fresh] = counts.reuse;
     stats.reuse = Reuse { same_stream, observed, event, opportunistic, internal, fresh };
-    stats.used = tally.used.get();
+    stats.used = used;
     stats.used_high = tally.used_high.load(Relaxed);
     stats.reserved = tally.reserved.load(Relaxed);
     stats.reserved_high = tally.reserved_high.load(Relaxed);
@@ -149,7 +149,8 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
             largest = bins.largest().max(largest);
         }
     }
-    let shared = pool.shared.lock();
+    let mut shared = pool.shared.lock();
+    let used = slow.used(&mut shared, pool, e);
     let own = &shared.entries[e];
     counts.add(&own.counts);
     pending += own.multi.len() as u64;
@@ -160,7 +161,7 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
         .max(own.unused.largest())
         .max(own.multi.last().map_or(0, |&(size, ..)| size));
     let mut stats = Stats::default();
-    fill(&mut stats, &counts, &pool.entry_tally[e]);
+    fill(&mut stats, &counts, &pool.entry_tally[e], used);
     stats.pending = pending;
     stats.pending_bytes = pending_bytes;
     stats.largest_free = largest;
@@ -195,7 +196,8 @@ pub(crate) fn of_pool(pool: &Arc<Pool>) -> Stats {
         sum.largest_free = sum.largest_free.max(stats.largest_free);
         sum.metadata_bytes += stats.metadata_bytes;
     }
-    fill(&mut sum, &counts, &pool.tally);
+    let used = slow.used(&mut pool.shared.lock(), pool, pool.entries.len());
+    fill(&mut sum, &counts, &pool.tally, used);
     sum.racing_frees = pool.accesses.racing_frees();
     sum.metadata_bytes += pool.accesses.bytes();
     sum
@@ -227,7 +229,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                 if b.addr() != addr || b.prev() != prev || b.page() != slot || b.size() == 0 {
                     return Err(format!("entry {e}: block {at} at {:#x} does not follow its neighbour", b.addr()));
                 }
-                if record.block_at(addr) != Some(at) || record.block_at(b.end() - 1) != Some(at) {
+                if record.block_at(slot, addr) != Some(at) || record.block_at(slot, b.end() - 1) != Some(at) {
                     return Err(format!("entry {e}: block {at} is not found by its address"));
                 }
                 if b.has(VACANT) || b.has(LEAVING) {
@@ -263,8 +265,12 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             if pool.entries[e].kind != Kind::Direct && addr != record.base.load(Relaxed) + record.bytes.load(Relaxed) {
                 return Err(format!("entry {e}: page {slot} is not covered by its blocks"));
             }
-            if live_here != record.live.get() {
-                return Err(format!("entry {e}: page {slot} counts {} live", record.live.get()));
+            let listed = pool.empties[e].lock().contains(&slot);
+            let lists = pool.entries[e].kind != Kind::Mapped;
+            if lists && (listed != record.rest.listed.load(Relaxed) || (live_here == 0 && !listed)) {
+                return Err(format!(
+                    "entry {e}: page {slot} with {live_here} live blocks: on the list of empty ones: {listed}"
+                ));
             }
             live += live_here;
         }
