@@ -341,7 +341,11 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
     device.order.streams.lock().remove(&stream);
     for cache in caches.into_iter().flatten() {
         let pool = cache.pool.clone();
+        // Before the slot goes back: it may become another device's stream, whose lock is not ours to take.
         pool.attached.lock().retain(|&slot| slot != stream.slot());
+        for list in &pool.roomy {
+            list.lock().retain(|&slot| slot != stream.slot());
+        }
         let mut shared = pool.shared.lock();
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
