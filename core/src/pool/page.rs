@@ -292,10 +292,14 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     };
     let record = page(slot);
     if units > 0 {
-        record.index.kind.get_or_init(|| match units {
-            ..=CHUNKED_UNITS => Kind::Chunked(Chunked::new(shape)),
-            ..=WIDE_UNITS => Kind::Wide(Wide::new(shape)),
-            _ => Kind::Sorted(Mutex::default()),
+        record.index.kind.get_or_init(|| {
+            if units <= CHUNKED_UNITS {
+                Kind::Chunked(Chunked::new(shape))
+            } else if units <= WIDE_UNITS {
+                Kind::Wide(Wide::new(shape))
+            } else {
+                Kind::Sorted(Mutex::default())
+            }
         });
         record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
     }
