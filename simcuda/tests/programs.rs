@@ -1,0 +1,71 @@
+//! Builds the C programs in this folder against the shared library and runs each of their cases in a process of its own,
+//! in each mode. A program lists its cases when it is run without arguments.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The shared library that cargo built for this test.
+fn library() -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+    let built = [deps.join("libsimcuda.so"), deps.join("../libsimcuda.so")];
+    let newest =
+        built.iter().filter(|path| path.exists()).max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.expect("the shared library is built").clone()
+}
+
+/// Builds a program beside a copy of the library that has the name a loader asks for.
+fn build(name: &str) -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let named = folder.join("libcuda.so.1");
+    std::fs::copy(library(), &named).unwrap();
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1"];
+    let mut compiler = Command::new("cc");
+    compiler.args(flags).arg(&source).arg(&named).args(["-lpthread", "-ldl", "-o"]).arg(&program);
+    assert!(compiler.status().unwrap().success(), "{name}.c does not build");
+    (program, folder)
+}
+
+fn run(name: &str, settings: &[(&str, &str)]) {
+    let (program, folder) = build(name);
+    let listed = Command::new(&program).env("LD_LIBRARY_PATH", &folder).output().unwrap();
+    let cases: Vec<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
+    assert!(!cases.is_empty());
+    let mut failed = Vec::new();
+    for case in &cases {
+        for (mode, seed) in [("eager", "0"), ("lazy", "0"), ("adversarial", "1"), ("adversarial", "2")] {
+            let mut command = Command::new("timeout");
+            command.arg("60").arg(&program).arg(case).env("LD_LIBRARY_PATH", &folder).current_dir(&folder);
+            command.env("SIMCUDA_MODE", mode).env("SIMCUDA_SEED", seed).envs(settings.iter().copied());
+            let run = command.output().unwrap();
+            let text = String::from_utf8_lossy(&run.stdout).into_owned();
+            if !run.status.success() || text != "ok\n" {
+                let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+                failed.push(format!("{case} ({mode} {seed}): {} {text}{errors}", run.status));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn contexts() {
+    run("contexts", &[("SIMCUDA_DEVICES", "2")]);
+}
+
+#[test]
+fn mappings() {
+    run("mappings", &[("SIMCUDA_DEVICES", "2")]);
+}
+
+#[test]
+fn captures() {
+    run("captures", &[]);
+}
+
+#[test]
+fn pools() {
+    run("pools", &[("SIMCUDA_DEVICES", "2")]);
+}
