@@ -84,7 +84,7 @@ private:
 
 struct Default : Smp {
     static const char *name() { return "libsmp"; }
-    Default(int streams, bench::Progress progress) : Smp(streams, progress, SMP_PRESET_SUB_SLICES) {}
+    Default(int streams, bench::Progress progress) : Smp(streams, progress, SMP_PRESET_DEFAULT) {}
 };
 
 struct Exclusive : Smp {

@@ -70,11 +70,11 @@ typedef struct CUevent_st *smp_event;
 #define SMP_DEVICE_INFO_INIT \
     { (uint32_t)sizeof(smp_device_info), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0 }, { 0 } }
 #define SMP_POOL_CONFIG_INIT \
-    { (uint32_t)sizeof(smp_pool_config), SMP_PRESET_SUB_SLICES, SMP_POLICY_ALL, 0u, (const smp_pool_entry *)0, 0u, \
+    { (uint32_t)sizeof(smp_pool_config), SMP_PRESET_DEFAULT, SMP_POLICY_ALL, 0u, (const smp_pool_entry *)0, 0u, \
       SMP_DEFAULT, SMP_NONE, { 0u, 0u, 0u, 0u } }
 #define SMP_POOL_STATS_INIT \
     { (uint32_t)sizeof(smp_pool_stats), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, \
-      0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u }
+      0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u }
 #define SMP_ALLOC_DESC_INIT \
     { (uint32_t)sizeof(smp_alloc_desc), 0u, 0u, 0u, (smp_stream)0, (const char *)0, { 0u, 0u, 0u, 0u } }
 #define SMP_ALLOCATION_INFO_INIT \
@@ -93,14 +93,20 @@ typedef struct CUevent_st *smp_event;
 
 /** Initialisers of pool entries: the fields that matter to a kind, everything else at its default. */
 #define SMP_ENTRY_EXCLUSIVE_INIT(max_alloc_size) \
-    { SMP_ENTRY_EXCLUSIVE, 0u, 0u, (max_alloc_size), SMP_NONE, SMP_NONE, SMP_NONE, SMP_NONE, { 0u, 0u, 0u, 0u } }
+    { SMP_ENTRY_EXCLUSIVE, 0u, 0u, (max_alloc_size), SMP_NONE, SMP_NONE, SMP_NONE, SMP_NONE, 0u, 0u, { 0u, 0u } }
 #define SMP_ENTRY_DIRECT_INIT(reclaim_at) \
-    { SMP_ENTRY_DIRECT, 0u, 0u, 0u, SMP_NONE, SMP_NONE, SMP_NONE, (reclaim_at), { 0u, 0u, 0u, 0u } }
+    { SMP_ENTRY_DIRECT, 0u, 0u, 0u, SMP_NONE, SMP_NONE, SMP_NONE, (reclaim_at), 0u, 0u, { 0u, 0u } }
 #define SMP_ENTRY_SLICED_INIT(page_size, max_slice_size, max_pool_size) \
     { SMP_ENTRY_SLICED, 0u, (page_size), 0u, (max_slice_size), (max_pool_size), SMP_NONE, SMP_NONE, \
-      { 0u, 0u, 0u, 0u } }
+      0u, 0u, { 0u, 0u } }
 #define SMP_ENTRY_CUDA_INIT(max_pool_size) \
-    { SMP_ENTRY_CUDA, 0u, 0u, 0u, SMP_NONE, (max_pool_size), SMP_NONE, SMP_NONE, { 0u, 0u, 0u, 0u } }
+    { SMP_ENTRY_CUDA, 0u, 0u, 0u, SMP_NONE, (max_pool_size), SMP_NONE, SMP_NONE, 0u, 0u, { 0u, 0u } }
+#define SMP_ENTRY_MAPPED_INIT(max_pool_size) \
+    { SMP_ENTRY_MAPPED, 0u, 0u, 0u, SMP_NONE, (max_pool_size), SMP_NONE, SMP_NONE, SMP_MAPPED_RANGE_SIZE, \
+      SMP_MAPPED_CHUNK_SIZE, { 0u, 0u } }
+/** Range and chunk size of SMP_ENTRY_MAPPED_INIT: 64 GiB and 2 MiB. */
+#define SMP_MAPPED_RANGE_SIZE ((uint64_t)64u << 30)
+#define SMP_MAPPED_CHUNK_SIZE ((uint64_t)2u << 20)
 
 /* Callers compiled for per-thread default streams mean that stream by NULL, as with cuda.h. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
@@ -216,9 +222,9 @@ typedef struct CUevent_st *smp_event;
 #define SMP_NAME_MAX 63
 
 /**
- * The default: a ladder of sliced entries with an exclusive tail.
+ * The default: SMP_PRESET_MAPPED.
  */
-#define SMP_PRESET_SUB_SLICES 0
+#define SMP_PRESET_DEFAULT 0
 
 /**
  * Size buckets of exclusive pages.
@@ -234,6 +240,16 @@ typedef struct CUevent_st *smp_event;
  * Every block from the driver's own pool; CUDA device only.
  */
 #define SMP_PRESET_DRIVER 3
+
+/**
+ * One mapped entry; on a device that cannot map, SMP_PRESET_SUB_SLICES.
+ */
+#define SMP_PRESET_MAPPED 4
+
+/**
+ * A ladder of sliced entries with an exclusive tail.
+ */
+#define SMP_PRESET_SUB_SLICES 5
 
 /**
  * A page per allocation; a free page may serve a smaller request.
@@ -254,6 +270,12 @@ typedef struct CUevent_st *smp_event;
  * As the CUDA driver's own pool: 32 MiB pages, larger requests get a page of their own.
  */
 #define SMP_ENTRY_CUDA 4
+
+/**
+ * Blocks carved from one range of addresses, under which chunks of memory are mapped as they are needed, and moved when
+ * they are idle. On a device that cannot map, the entry becomes a ladder of sliced ones when the pool is created.
+ */
+#define SMP_ENTRY_MAPPED 5
 
 /**
  * Policy 1: reuse what precedes by events and other dependencies (attribute 1).
@@ -304,6 +326,12 @@ typedef struct CUevent_st *smp_event;
  * Model device: blocks are host memory that can be read and written.
  */
 #define SMP_DEVICE_HOST_BACKING 2
+
+/**
+ * The device cannot map memory under reserved addresses, so that mapped entries become ladders of sliced ones. The model
+ * device can, unless this is asked for.
+ */
+#define SMP_DEVICE_NO_MAPPING 4
 
 /**
  * Nothing is logged.
@@ -672,7 +700,7 @@ typedef struct smp_device_desc {
      */
     uint32_t kind;
     /**
-     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING.
+     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING, SMP_DEVICE_NO_MAPPING.
      */
     uint32_t flags;
     /**
@@ -710,7 +738,7 @@ typedef struct smp_device_info {
      */
     uint32_t kind;
     /**
-     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING.
+     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING, SMP_DEVICE_NO_MAPPING.
      */
     uint32_t flags;
     /**
@@ -771,7 +799,7 @@ typedef void (*smp_log_fn)(void *user, uint32_t level, const char *message);
  */
 typedef struct smp_pool_entry {
     /**
-     * SMP_ENTRY_EXCLUSIVE, SMP_ENTRY_DIRECT, SMP_ENTRY_SLICED or SMP_ENTRY_CUDA.
+     * SMP_ENTRY_EXCLUSIVE, SMP_ENTRY_DIRECT, SMP_ENTRY_SLICED, SMP_ENTRY_CUDA or SMP_ENTRY_MAPPED.
      */
     uint32_t kind;
     /**
@@ -791,11 +819,13 @@ typedef struct smp_pool_entry {
      */
     uint64_t max_slice_size;
     /**
-     * Sliced, cuda: hard cap on this entry's reserved bytes, not 0, for sliced at least page_size; SMP_NONE: no cap.
+     * Sliced, cuda, mapped: hard cap on this entry's reserved bytes, not 0, for sliced at least page_size, for mapped at
+     * least chunk_size; SMP_NONE: no cap.
      */
     uint64_t max_pool_size;
     /**
-     * Exclusive, sliced: a page unused for this many of the pool's allocations goes back; SMP_NONE: never.
+     * Exclusive, sliced, mapped: a page (mapped: chunk) unused for this many of the pool's allocations goes back;
+     * SMP_NONE: never.
      */
     uint64_t dealloc_period;
     /**
@@ -803,9 +833,17 @@ typedef struct smp_pool_entry {
      */
     uint64_t reclaim_at;
     /**
+     * Mapped: bytes of addresses reserved at a time, not 0; rounded up to whole chunks.
+     */
+    uint64_t range_size;
+    /**
+     * Mapped: bytes mapped at a time, not 0; rounded up to the device's page granularity.
+     */
+    uint64_t chunk_size;
+    /**
      * Zero.
      */
-    uint64_t reserved[4];
+    uint64_t reserved[2];
 } smp_pool_entry;
 
 /**
@@ -817,7 +855,7 @@ typedef struct smp_pool_config {
      */
     uint32_t struct_size;
     /**
-     * SMP_PRESET_...; must be SMP_PRESET_SUB_SLICES (0) when entries are given.
+     * SMP_PRESET_...; must be SMP_PRESET_DEFAULT (0) when entries are given.
      */
     uint32_t preset;
     /**
@@ -877,7 +915,7 @@ typedef struct smp_pool_stats {
      */
     uint64_t used_high;
     /**
-     * Bytes of pages held.
+     * Bytes of pages held; of a mapped entry: of chunks. So for the other figures of pages.
      */
     uint64_t reserved;
     /**
@@ -937,7 +975,8 @@ typedef struct smp_pool_stats {
      */
     uint64_t release_failures;
     /**
-     * Calls made to the device.
+     * Calls made to the device. Chunks of a mapped entry that are asked for together count once, and so does each that
+     * is moved, given back or refused.
      */
     uint64_t device_calls;
     /**
@@ -1000,6 +1039,14 @@ typedef struct smp_pool_stats {
      * Host memory that the pool's own records take, bytes.
      */
     uint64_t metadata_bytes;
+    /**
+     * Chunks of mapped entries that were mapped elsewhere instead of asking the device for more. None of them waits.
+     */
+    uint64_t chunk_moves;
+    /**
+     * Ranges of addresses that mapped entries have reserved.
+     */
+    uint64_t ranges;
 } smp_pool_stats;
 
 /**

@@ -5,14 +5,18 @@ use crate::{DEFAULT, NONE};
 use smp_core::pool::config::MAX_ENTRIES;
 use smp_core::{Error, MemoryPoolConfig, PoolConfig, Preset, Result, Status};
 
-/// The default: a ladder of sliced entries with an exclusive tail.
-pub const SMP_PRESET_SUB_SLICES: u32 = 0;
+/// The default: SMP_PRESET_MAPPED.
+pub const SMP_PRESET_DEFAULT: u32 = 0;
 /// Size buckets of exclusive pages.
 pub const SMP_PRESET_EXCLUSIVE_PAGES: u32 = 1;
 /// Acts as the CUDA driver's own pool: 32 MiB pages, release threshold 0.
 pub const SMP_PRESET_CUDA: u32 = 2;
 /// Every block from the driver's own pool; CUDA device only.
 pub const SMP_PRESET_DRIVER: u32 = 3;
+/// One mapped entry; on a device that cannot map, SMP_PRESET_SUB_SLICES.
+pub const SMP_PRESET_MAPPED: u32 = 4;
+/// A ladder of sliced entries with an exclusive tail.
+pub const SMP_PRESET_SUB_SLICES: u32 = 5;
 
 /// A page per allocation; a free page may serve a smaller request.
 pub const SMP_ENTRY_EXCLUSIVE: u32 = 1;
@@ -22,6 +26,9 @@ pub const SMP_ENTRY_DIRECT: u32 = 2;
 pub const SMP_ENTRY_SLICED: u32 = 3;
 /// As the CUDA driver's own pool: 32 MiB pages, larger requests get a page of their own.
 pub const SMP_ENTRY_CUDA: u32 = 4;
+/// Blocks carved from one range of addresses, under which chunks of memory are mapped as they are needed, and moved when
+/// they are idle. On a device that cannot map, the entry becomes a ladder of sliced ones when the pool is created.
+pub const SMP_ENTRY_MAPPED: u32 = 5;
 
 /// Policy 1: reuse what precedes by events and other dependencies (attribute 1).
 pub const SMP_POLICY_EVENT_DEPENDENCIES: u32 = 1;
@@ -40,7 +47,7 @@ pub const SMP_POOL_SYNC_ON_OOM: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct smp_pool_entry {
-    /// SMP_ENTRY_EXCLUSIVE, SMP_ENTRY_DIRECT, SMP_ENTRY_SLICED or SMP_ENTRY_CUDA.
+    /// SMP_ENTRY_EXCLUSIVE, SMP_ENTRY_DIRECT, SMP_ENTRY_SLICED, SMP_ENTRY_CUDA or SMP_ENTRY_MAPPED.
     pub kind: u32,
     /// Zero.
     pub reserved0: u32,
@@ -50,14 +57,20 @@ pub struct smp_pool_entry {
     pub max_alloc_size: u64,
     /// Sliced: the largest request accepted, bytes, not 0, at most page_size; SMP_NONE: page_size.
     pub max_slice_size: u64,
-    /// Sliced, cuda: hard cap on this entry's reserved bytes, not 0, for sliced at least page_size; SMP_NONE: no cap.
+    /// Sliced, cuda, mapped: hard cap on this entry's reserved bytes, not 0, for sliced at least page_size, for mapped at
+    /// least chunk_size; SMP_NONE: no cap.
     pub max_pool_size: u64,
-    /// Exclusive, sliced: a page unused for this many of the pool's allocations goes back; SMP_NONE: never.
+    /// Exclusive, sliced, mapped: a page (mapped: chunk) unused for this many of the pool's allocations goes back;
+    /// SMP_NONE: never.
     pub dealloc_period: u64,
     /// Direct: reserved bytes of this entry above which free pages go back; SMP_NONE: only a trim gives back.
     pub reclaim_at: u64,
+    /// Mapped: bytes of addresses reserved at a time, not 0; rounded up to whole chunks.
+    pub range_size: u64,
+    /// Mapped: bytes mapped at a time, not 0; rounded up to the device's page granularity.
+    pub chunk_size: u64,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 2],
 }
 
 const _: () = assert!(size_of::<smp_pool_entry>() == 88, "arrays of entries have a fixed layout");
@@ -68,7 +81,7 @@ const _: () = assert!(size_of::<smp_pool_entry>() == 88, "arrays of entries have
 pub struct smp_pool_config {
     /// Set by SMP_POOL_CONFIG_INIT.
     pub struct_size: u32,
-    /// SMP_PRESET_...; must be SMP_PRESET_SUB_SLICES (0) when entries are given.
+    /// SMP_PRESET_...; must be SMP_PRESET_DEFAULT (0) when entries are given.
     pub preset: u32,
     /// SMP_POLICY_... bits.
     pub policies: u32,
@@ -108,6 +121,8 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
     reserved(&given.reserved, "config")?;
 
     let mut config = match given.preset {
+        SMP_PRESET_DEFAULT => PoolConfig::default(),
+        SMP_PRESET_MAPPED => PoolConfig::preset(Preset::Mapped),
         SMP_PRESET_SUB_SLICES => PoolConfig::preset(Preset::SubSlices),
         SMP_PRESET_EXCLUSIVE_PAGES => PoolConfig::preset(Preset::ExclusivePages),
         SMP_PRESET_CUDA => PoolConfig::preset(Preset::Cuda),
@@ -124,7 +139,7 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
             return Err(null("config->entries with an entry_count"));
         }
     } else {
-        if given.preset != SMP_PRESET_SUB_SLICES {
+        if given.preset != SMP_PRESET_DEFAULT {
             return Err(refused("config->preset must be 0 when entries are given"));
         }
         if given.entry_count > MAX_ENTRIES as u64 {
@@ -163,7 +178,7 @@ fn translate_entry(index: usize, entry: &smp_pool_entry) -> Result<MemoryPoolCon
         }
         None => Ok(()),
     };
-    if entry.reserved0 != 0 || entry.reserved != [0; 4] {
+    if entry.reserved0 != 0 || entry.reserved != [0; 2] {
         return Err(invalid(format_args!("entries[{index}]: a reserved field is not zero")));
     }
     let page_size = ("page_size", entry.page_size);
@@ -172,6 +187,11 @@ fn translate_entry(index: usize, entry: &smp_pool_entry) -> Result<MemoryPoolCon
     let max_pool_size = ("max_pool_size", entry.max_pool_size);
     let dealloc_period = ("dealloc_period", entry.dealloc_period);
     let reclaim_at = ("reclaim_at", entry.reclaim_at);
+    let range_size = ("range_size", entry.range_size);
+    let chunk_size = ("chunk_size", entry.chunk_size);
+    if entry.kind != SMP_ENTRY_MAPPED {
+        unused(&[range_size, chunk_size])?;
+    }
     match entry.kind {
         SMP_ENTRY_EXCLUSIVE => {
             unused(&[page_size, max_slice_size, max_pool_size, reclaim_at])?;
@@ -196,6 +216,15 @@ fn translate_entry(index: usize, entry: &smp_pool_entry) -> Result<MemoryPoolCon
         SMP_ENTRY_CUDA => {
             unused(&[page_size, max_alloc_size, max_slice_size, dealloc_period, reclaim_at])?;
             Ok(MemoryPoolConfig::Cuda { max_pool_size: some(entry.max_pool_size) })
+        }
+        SMP_ENTRY_MAPPED => {
+            unused(&[page_size, max_alloc_size, max_slice_size, reclaim_at])?;
+            Ok(MemoryPoolConfig::Mapped {
+                range_size: entry.range_size,
+                chunk_size: entry.chunk_size,
+                max_pool_size: some(entry.max_pool_size),
+                dealloc_period: some(entry.dealloc_period),
+            })
         }
         kind => Err(invalid(format_args!("entries[{index}].kind is {kind}, which is no kind of entry"))),
     }

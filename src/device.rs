@@ -18,6 +18,9 @@ pub const SMP_DEVICE_CUDA: u32 = 2;
 pub const SMP_DEVICE_LAZY: u32 = 1;
 /// Model device: blocks are host memory that can be read and written.
 pub const SMP_DEVICE_HOST_BACKING: u32 = 2;
+/// The device cannot map memory under reserved addresses, so that mapped entries become ladders of sliced ones. The model
+/// device can, unless this is asked for.
+pub const SMP_DEVICE_NO_MAPPING: u32 = 4;
 
 /// What to open. Start from SMP_DEVICE_DESC_INIT.
 #[repr(C)]
@@ -27,7 +30,7 @@ pub struct smp_device_desc {
     pub struct_size: u32,
     /// SMP_DEVICE_AUTO, SMP_DEVICE_MODEL or SMP_DEVICE_CUDA.
     pub kind: u32,
-    /// SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING.
+    /// SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING, SMP_DEVICE_NO_MAPPING.
     pub flags: u32,
     /// The CUDA device's number; must be 0 on the model device.
     pub ordinal: u32,
@@ -49,7 +52,7 @@ pub struct smp_device_info {
     pub struct_size: u32,
     /// SMP_DEVICE_MODEL or SMP_DEVICE_CUDA.
     pub kind: u32,
-    /// SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING.
+    /// SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING, SMP_DEVICE_NO_MAPPING.
     pub flags: u32,
     /// The CUDA device's number, 0 on the model device.
     pub ordinal: u32,
@@ -94,7 +97,8 @@ pub unsafe extern "C" fn smp_device_open(desc: *const smp_device_desc, out: *mut
         if !desc.is_null() {
             // SAFETY: not null, so a struct of the size it states.
             let desc = unsafe { read(desc, "desc") }?;
-            flags(desc.flags, SMP_DEVICE_LAZY | SMP_DEVICE_HOST_BACKING, "desc->flags")?;
+            let known = SMP_DEVICE_LAZY | SMP_DEVICE_HOST_BACKING | SMP_DEVICE_NO_MAPPING;
+            flags(desc.flags, known, "desc->flags")?;
             reserved(&desc.reserved, "desc")?;
             match desc.kind {
                 SMP_DEVICE_AUTO | SMP_DEVICE_MODEL => {}
@@ -118,6 +122,7 @@ pub unsafe extern "C" fn smp_device_open(desc: *const smp_device_desc, out: *mut
             options.capacity = desc.capacity;
             options.lazy = desc.flags & SMP_DEVICE_LAZY != 0;
             options.host_backing = desc.flags & SMP_DEVICE_HOST_BACKING != 0;
+            options.mapping = desc.flags & SMP_DEVICE_NO_MAPPING == 0;
         }
         let device = device::open_model(&options)?;
         // SAFETY: checked for null above; the caller's to write.
@@ -142,7 +147,9 @@ pub unsafe extern "C" fn smp_device_get_info(device: smp_device, out: *mut smp_d
                 DeviceKind::Model => SMP_DEVICE_MODEL,
                 DeviceKind::Cuda => SMP_DEVICE_CUDA,
             },
-            flags: if lazy { SMP_DEVICE_LAZY } else { 0 } | if backed { SMP_DEVICE_HOST_BACKING } else { 0 },
+            flags: if lazy { SMP_DEVICE_LAZY } else { 0 }
+                | if backed { SMP_DEVICE_HOST_BACKING } else { 0 }
+                | if info.mapping { 0 } else { SMP_DEVICE_NO_MAPPING },
             ordinal: 0,
             alignment: info.alignment,
             page_granularity: info.page_granularity,

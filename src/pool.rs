@@ -42,7 +42,7 @@ pub struct smp_pool_stats {
     pub used: u64,
     /// The most bytes used.
     pub used_high: u64,
-    /// Bytes of pages held.
+    /// Bytes of pages held; of a mapped entry: of chunks. So for the other figures of pages.
     pub reserved: u64,
     /// The most bytes of pages held.
     pub reserved_high: u64,
@@ -72,7 +72,8 @@ pub struct smp_pool_stats {
     pub page_refusals: u64,
     /// Page releases the device refused; such a page stays reserved.
     pub release_failures: u64,
-    /// Calls made to the device.
+    /// Calls made to the device. Chunks of a mapped entry that are asked for together count once, and so does each that
+    /// is moved, given back or refused.
     pub device_calls: u64,
     /// Frees on another stream that were not ordered after their allocation.
     pub unordered_frees: u64,
@@ -104,6 +105,10 @@ pub struct smp_pool_stats {
     pub largest_free: u64,
     /// Host memory that the pool's own records take, bytes.
     pub metadata_bytes: u64,
+    /// Chunks of mapped entries that were mapped elsewhere instead of asking the device for more. None of them waits.
+    pub chunk_moves: u64,
+    /// Ranges of addresses that mapped entries have reserved.
+    pub ranges: u64,
 }
 
 sized!(smp_pool_stats, "smp_pool_stats", 280);
@@ -146,6 +151,8 @@ fn stats_of(stats: &Stats, entry_count: usize) -> smp_pool_stats {
         reuse_fresh: stats.reuse.fresh,
         largest_free: stats.largest_free,
         metadata_bytes: stats.metadata_bytes,
+        chunk_moves: stats.chunk_moves,
+        ranges: stats.ranges,
     }
 }
 

@@ -75,6 +75,23 @@ fn a_zero_max_pool_size_is_refused_by_name() {
 }
 
 #[test]
+fn a_mapped_entry_that_cannot_be_is_refused_by_name() {
+    let cases = [
+        (smp_pool_entry { range_size: 0, ..mapped() }, "range_size"),
+        (smp_pool_entry { chunk_size: 0, ..mapped() }, "chunk_size"),
+        (smp_pool_entry { max_pool_size: 0, ..mapped() }, "max_pool_size"),
+        (smp_pool_entry { max_pool_size: (2 << 20) - 1, ..mapped() }, "max_pool_size: is smaller than chunk_size"),
+        (smp_pool_entry { range_size: (1 << 47) + 1, ..mapped() }, "range_size"),
+        (smp_pool_entry { chunk_size: (1 << 47) + 1, ..mapped() }, "chunk_size"),
+        (smp_pool_entry { range_size: u64::MAX, ..mapped() }, "range_size: overflows"),
+        (smp_pool_entry { chunk_size: u64::MAX, ..mapped() }, "chunk_size: overflows"),
+    ];
+    for (wrong, named) in cases {
+        entries_refused(&[wrong], SMP_ERROR_INVALID_CONFIG, &[&format!("entries[0].{named}")]);
+    }
+}
+
+#[test]
 fn a_slice_larger_than_its_page_is_refused_by_name() {
     let large = smp_pool_entry { max_slice_size: (1 << 20) + 1, ..sliced(1 << 20) };
     entries_refused(&[large], SMP_ERROR_INVALID_CONFIG, &["entries[0].max_slice_size", "page_size"]);
@@ -116,6 +133,12 @@ fn a_field_the_entry_kind_does_not_have_is_refused_by_name() {
         (smp_pool_entry { max_slice_size: 1, ..entry(SMP_ENTRY_CUDA) }, "max_slice_size"),
         (smp_pool_entry { dealloc_period: 1, ..entry(SMP_ENTRY_CUDA) }, "dealloc_period"),
         (smp_pool_entry { reclaim_at: 1, ..entry(SMP_ENTRY_CUDA) }, "reclaim_at"),
+        (smp_pool_entry { page_size: 1, ..mapped() }, "page_size"),
+        (smp_pool_entry { max_alloc_size: 1, ..mapped() }, "max_alloc_size"),
+        (smp_pool_entry { max_slice_size: 1, ..mapped() }, "max_slice_size"),
+        (smp_pool_entry { reclaim_at: 1, ..mapped() }, "reclaim_at"),
+        (smp_pool_entry { range_size: 1, ..sliced(1 << 20) }, "range_size"),
+        (smp_pool_entry { chunk_size: 1, ..entry(SMP_ENTRY_CUDA) }, "chunk_size"),
     ];
     for (wrong, field) in cases {
         let named = format!("entries[0].{field}: is 1");
@@ -148,11 +171,11 @@ fn entries_that_are_null_but_counted_are_refused() {
 
 #[test]
 fn numbers_that_are_no_preset_kind_or_bit_are_refused() {
-    pool_refused(&smp_pool_config { preset: 4, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->preset is 4"]);
+    pool_refused(&smp_pool_config { preset: 6, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->preset is 6"]);
     pool_refused(&smp_pool_config { policies: 8, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["policies", "0x8"]);
     pool_refused(&smp_pool_config { flags: 2, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->flags", "0x2"]);
     entries_refused(&[entry(0)], SMP_ERROR_INVALID_VALUE, &["entries[0].kind is 0"]);
-    entries_refused(&[sliced(1 << 20), entry(5)], SMP_ERROR_INVALID_VALUE, &["entries[1].kind is 5"]);
+    entries_refused(&[sliced(1 << 20), entry(6)], SMP_ERROR_INVALID_VALUE, &["entries[1].kind is 6"]);
 }
 
 #[test]
@@ -165,7 +188,7 @@ fn the_driver_preset_needs_a_cuda_device() {
 fn a_reserved_field_that_is_not_zero_is_refused() {
     let config = smp_pool_config { reserved: [0, 0, 0, 1], ..pool_config() };
     pool_refused(&config, SMP_ERROR_INVALID_VALUE, &["config", "reserved"]);
-    let tail = smp_pool_entry { reserved: [0, 1, 0, 0], ..sliced(1 << 20) };
+    let tail = smp_pool_entry { reserved: [0, 1], ..sliced(1 << 20) };
     entries_refused(&[tail], SMP_ERROR_INVALID_VALUE, &["entries[0]", "reserved"]);
     let head = smp_pool_entry { reserved0: 1, ..sliced(1 << 20) };
     entries_refused(&[head], SMP_ERROR_INVALID_VALUE, &["entries[0]", "reserved"]);
@@ -319,7 +342,7 @@ fn without_a_description_the_device_tells_which_it_is_and_why() {
 #[test]
 fn numbers_that_are_no_device_kind_flag_or_ordinal_are_refused() {
     open_refused(&smp_device_desc { kind: 3, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->kind is 3"]);
-    open_refused(&smp_device_desc { flags: 4, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->flags", "0x4"]);
+    open_refused(&smp_device_desc { flags: 8, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->flags", "0x8"]);
     open_refused(&smp_device_desc { ordinal: 1, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->ordinal is 1"]);
 }
 

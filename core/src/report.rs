@@ -8,6 +8,7 @@ use std::fmt::Write;
 /// Everything a report tells, read one after the other: figures of a pool in use may be of slightly different moments.
 struct Facts {
     config: PoolConfig,
+    fell_back: bool,
     pool: Stats,
     entries: Vec<Stats>,
 }
@@ -15,7 +16,8 @@ struct Facts {
 fn facts(pool: PoolId) -> Result<Facts> {
     let config = pool::config(pool)?;
     let entries = (0..pool::entry_count(pool)?).map(|index| pool::entry_stats(pool, index)).collect::<Result<_>>()?;
-    Ok(Facts { config, pool: pool::stats(pool)?, entries })
+    let fell_back = pool::fell_back(pool)?;
+    Ok(Facts { config, fell_back, pool: pool::stats(pool)?, entries })
 }
 
 /// A figure: its name, whether it is bytes, whether an entry has it too, and where it is.
@@ -43,6 +45,8 @@ const FIGURES: &[Figure] = &[
     ("page_refusals", false, true, |s| s.page_refusals),
     ("release_failures", false, true, |s| s.release_failures),
     ("device_calls", false, true, |s| s.device_calls),
+    ("chunk_moves", false, true, |s| s.chunk_moves),
+    ("ranges", false, true, |s| s.ranges),
     ("progress_queries", false, false, |s| s.progress_queries),
     ("host_syncs", false, false, |s| s.host_syncs),
     ("internal_waits", false, true, |s| s.internal_waits),
@@ -85,6 +89,9 @@ pub fn text(pool: PoolId) -> Result<String> {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(out, "pool  {}", spec::format(&facts.config));
+    if facts.fell_back {
+        let _ = writeln!(out, "  the device cannot map memory: sliced entries stand in for mapped ones");
+    }
     table(&mut out, &facts.pool, false);
     for (index, entry) in facts.entries.iter().enumerate() {
         let _ = writeln!(out, "entry {index}  {}", entry_spec(&facts.config, index));
@@ -110,8 +117,8 @@ fn table(out: &mut String, stats: &Stats, entry: bool) {
     let _ = writeln!(out, "  {:<18}{}", "blocks came from", reasons.join(", "));
 }
 
-/// One JSON object: `spec`, `policies`, `release_threshold` (null: never), `sync_on_oom`, `figures`, and `entries`, each
-/// with `spec` and `figures`. Sizes are bytes; numbers go up to 2^64 − 1.
+/// One JSON object: `spec`, `policies`, `release_threshold` (null: never), `sync_on_oom`, `mapping_fell_back` (sliced
+/// entries stand in for mapped ones), `figures`, and `entries`, each with `spec` and `figures`. Sizes are bytes; numbers go up to 2^64 − 1.
 ///
 /// # Errors
 /// Bad pool handle.
@@ -126,12 +133,13 @@ pub fn json(pool: PoolId) -> Result<String> {
     let _ = write!(
         out,
         "{{\"spec\":{},\"policies\":{{\"follow_event_dependencies\":{},\"opportunistic\":{},\
-         \"internal_dependencies\":{}}},\"release_threshold\":{threshold},\"sync_on_oom\":{},\"figures\":",
+         \"internal_dependencies\":{}}},\"release_threshold\":{threshold},\"sync_on_oom\":{},\"mapping_fell_back\":{},\"figures\":",
         quoted(&spec::format(config)),
         config.follow_event_dependencies,
         config.allow_opportunistic,
         config.allow_internal_dependencies,
-        config.sync_on_oom
+        config.sync_on_oom,
+        facts.fell_back
     );
     object(&mut out, &facts.pool, false);
     out.push_str(",\"entries\":[");

@@ -42,12 +42,18 @@ pub fn entry(kind: u32) -> smp_pool_entry {
         max_pool_size: NONE,
         dealloc_period: NONE,
         reclaim_at: NONE,
-        reserved: [0; 4],
+        range_size: 0,
+        chunk_size: 0,
+        reserved: [0; 2],
     }
 }
 
 pub fn sliced(page_size: u64) -> smp_pool_entry {
     smp_pool_entry { page_size, ..entry(SMP_ENTRY_SLICED) }
+}
+
+pub fn mapped() -> smp_pool_entry {
+    smp_pool_entry { range_size: 1 << 30, chunk_size: 2 << 20, ..entry(SMP_ENTRY_MAPPED) }
 }
 
 pub fn text_of(field: &[c_char]) -> String {

@@ -407,7 +407,7 @@ impl<S: Source> World<S> {
     }
 
     fn entry(&mut self) -> smp_pool_entry {
-        let mut wild = entry(self.number(4));
+        let mut wild = entry(self.number(5));
         let wanted = |world: &mut Self| if world.one_in(3) { NONE } else { world.size() };
         match wild.kind {
             SMP_ENTRY_EXCLUSIVE => {
@@ -422,10 +422,16 @@ impl<S: Source> World<S> {
                 wild.dealloc_period = wanted(self);
             }
             SMP_ENTRY_CUDA => wild.max_pool_size = wanted(self),
+            SMP_ENTRY_MAPPED => {
+                wild.range_size = if self.one_in(4) { self.size() } else { (1 + self.below(1 << 12) as u64) << 20 };
+                wild.chunk_size = if self.one_in(8) { self.size() } else { (1 + self.below(64) as u64) << 16 };
+                wild.max_pool_size = wanted(self);
+                wild.dealloc_period = wanted(self);
+            }
             _ => wild.page_size = self.size(),
         }
         match self.below(16) {
-            0 => wild.reserved[self.below(4)] = self.bits() & 1,
+            0 => wild.reserved[self.below(2)] = self.bits() & 1,
             1 => wild.reserved0 = self.number(1),
             2 => wild.reclaim_at = self.size(),
             _ => {}
@@ -437,6 +443,7 @@ impl<S: Source> World<S> {
         let known = [
             "preset(cuda)",
             "preset(sub-slices)",
+            "preset(mapped)",
             "preset(exclusive-pages)",
             "sliced(page_size=1MiB, max_slice_size=128KiB); direct()",
             "exclusive(max_alloc_size=1MiB); direct(reclaim_at=8MiB)",

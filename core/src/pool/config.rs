@@ -67,9 +67,9 @@ pub enum MemoryPoolConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Preset {
-    /// A ladder of sliced entries with an exclusive tail. The default.
+    /// A ladder of sliced entries with an exclusive tail.
     SubSlices = 5,
-    /// One mapped entry.
+    /// The default: one mapped entry.
     Mapped = 4,
     /// Size buckets of exclusive pages.
     ExclusivePages = 1,
@@ -98,7 +98,7 @@ pub struct PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self::preset(Preset::SubSlices)
+        Self::preset(Preset::Mapped)
     }
 }
 
