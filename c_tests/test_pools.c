@@ -750,11 +750,10 @@ static void figures_never_underflow_and_always_add_up(void)
 
 /* ---- presets --------------------------------------------------------------------------------------------------- */
 
-static void the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void)
+static void the_sub_slices_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void)
 {
     struct scene t = lazy("preset(sub-slices)");
     smp_allocation a;
-    smp_pool by_null = NULL;
     CHECK_EQ(entry_of(alloc_on(t.pool, 64 * KIB, t.s1)), 0);
     CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
     CHECK_EQ(entry_of(alloc_on(t.pool, 64 * KIB + 1, t.s1)), 1);
@@ -765,10 +764,69 @@ static void the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void
     CHECK_EQ(entry_of(a), 3);
     CHECK_EQ(block_size(a), 130 * MIB);
     CHECK_EQ(attribute(t.pool, 4), UINT64_MAX);
-    must(smp_pool_create(t.device, NULL, &by_null));
-    CHECK_EQ(entry_of(alloc_on(by_null, 16 * MIB + 1, t.s1)), 2);
-    must(smp_pool_destroy(by_null));
     scene_end(&t);
+}
+
+static void the_default_preset_maps_chunks_under_one_range(void)
+{
+    struct scene t = lazy("direct()");
+    smp_pool pool = NULL;
+    smp_pool_config config = SMP_POOL_CONFIG_INIT;
+    smp_allocation a, b;
+    must(smp_pool_create(t.device, NULL, &pool));
+    a = alloc_on(pool, 16 * MIB + 1, t.s1);
+    b = alloc_on(pool, 100, t.s1);
+    CHECK_EQ(pool_stats(pool).entry_count, 1);
+    CHECK_EQ(pool_stats(pool).ranges, 1);
+    CHECK_EQ(address(b), address(a) + 16 * MIB + 512);
+    CHECK_EQ(pool_stats(pool).reserved, 18 * MIB); /* nine chunks of 2 MiB */
+    CHECK_EQ(pool_stats(pool).pages, 9);
+    CHECK_EQ(attribute(pool, 4), UINT64_MAX);
+    free_on(a, t.s1);
+    must(smp_stream_synchronize(t.device, t.s1));
+    must(smp_pool_trim_to(pool, 0));
+    CHECK_EQ(pool_stats(pool).reserved, 2 * MIB); /* the last chunk holds b */
+    must(smp_pool_destroy(pool));
+    config.preset = SMP_PRESET_MAPPED;
+    must(smp_pool_create(t.device, &config, &pool));
+    CHECK_EQ(pool_stats(pool).entry_count, 1);
+    must(smp_pool_destroy(pool));
+    scene_end(&t);
+}
+
+static int keep_text(void *user, const char *text, uint64_t length)
+{
+    char *kept = (char *)user;
+    memcpy(kept, text, length < 4095 ? (size_t)length : 4095);
+    return 0;
+}
+
+static void on_a_device_that_cannot_map_the_default_preset_is_the_ladder_and_says_so(void)
+{
+    static char text[4096];
+    smp_device_desc desc = SMP_DEVICE_DESC_INIT;
+    smp_device_info info = SMP_DEVICE_INFO_INIT;
+    smp_pool_entry entry = SMP_ENTRY_MAPPED_INIT(8 * MIB);
+    smp_pool_config config = SMP_POOL_CONFIG_INIT;
+    smp_device device = NULL;
+    smp_pool pool = NULL, capped = NULL;
+    desc.kind = SMP_DEVICE_MODEL;
+    desc.flags = SMP_DEVICE_NO_MAPPING;
+    must(smp_device_open(&desc, &device));
+    must(smp_device_get_info(device, &info));
+    CHECK_EQ(info.flags, SMP_DEVICE_NO_MAPPING);
+    must(smp_pool_create(device, NULL, &pool));
+    CHECK_EQ(pool_stats(pool).entry_count, 4);
+    must(smp_pool_report(pool, SMP_REPORT_TEXT, keep_text, text));
+    CHECK(strstr(text, "cannot map") != NULL);
+    config.entries = &entry;
+    config.entry_count = 1;
+    must(smp_pool_create(device, &config, &capped));
+    CHECK_EQ(pool_stats(capped).entry_count, 1);
+    CHECK_EQ(attribute(capped, SMP_ATTRIBUTE_MAX_POOL_SIZE), 8 * MIB); /* a cap stays a cap */
+    must(smp_pool_destroy(capped));
+    must(smp_pool_destroy(pool));
+    must(smp_device_close(device));
 }
 
 static void the_exclusive_pages_preset_has_size_buckets(void)
@@ -836,6 +894,8 @@ TEST_MAIN(RUN(an_exclusive_block_is_its_whole_page)
           RUN(opportunistic_reuse_asks_once_per_stream_and_makes_nothing_observed)
           RUN(opportunistic_reuse_asks_at_most_eight_streams)
           RUN(figures_never_underflow_and_always_add_up)
-          RUN(the_default_preset_is_a_ladder_of_slices_with_an_exclusive_tail)
+          RUN(the_sub_slices_preset_is_a_ladder_of_slices_with_an_exclusive_tail)
+          RUN(the_default_preset_maps_chunks_under_one_range)
+          RUN(on_a_device_that_cannot_map_the_default_preset_is_the_ladder_and_says_so)
           RUN(the_exclusive_pages_preset_has_size_buckets)
           RUN(a_cuda_pool_gives_a_large_request_a_page_of_its_own_rounded_up_to_32_mib))

@@ -267,7 +267,7 @@ static void numbers_that_are_no_enumerators_and_reserved_fields_are_refused(void
     entry.kind = 77;
     CHECK_REFUSED(pool_with(&entry, 1), SMP_ERROR_INVALID_VALUE, "kind");
     entry.kind = SMP_ENTRY_DIRECT;
-    entry.reserved[3] = 1;
+    entry.reserved[1] = 1;
     CHECK_REFUSED(pool_with(&entry, 1), SMP_ERROR_INVALID_VALUE, "reserved");
     config = init;
     config.preset = 77;
