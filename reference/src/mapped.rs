@@ -210,7 +210,8 @@ impl Device {
                         && page.at_place(place, chunk).all(|block| block.state == State::Vacant)
                 };
                 while grow + extra < 16 * MIB / chunk
-                    && held + grow + extra < budget.min(cap)
+                    && held + grow + extra < cap
+                    && (held + grow + extra < budget || grow + extra < used / 256 / chunk)
                     && vacant(to.touched.1 + extra)
                 {
                     extra += 1;

@@ -24,7 +24,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The device is asked for at least so many bytes of chunks at a time, as far as [`slack`] allows.
+/// The device is asked for at least so many bytes of chunks at a time, as far as [`slack`] allows, or a 256th of what was
+/// used at most.
 const QUANTUM: u64 = 16 << 20;
 
 /// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
@@ -353,8 +354,8 @@ impl Request<'_> {
                 0
             } else {
                 let beyond = vacant_after(&shared, e, &plan, size);
-                let room = budget.min(cap).saturating_sub(held + grow);
-                (QUANTUM / size).saturating_sub(grow).min(room).min(beyond)
+                let room = budget.saturating_sub(held + grow).max((used / 256 / size).saturating_sub(grow));
+                (QUANTUM / size).saturating_sub(grow).min(room).min(cap - (held + grow)).min(beyond)
             };
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {

@@ -1,0 +1,359 @@
+//! Mapped entries by hand: where chunks are mapped, when idle ones are moved, what keeps them where they are, and what
+//! goes back. Addresses are offsets into the range; chunks are 4096 bytes, units 512.
+
+use smp_core::device::{self, ModelOptions};
+use smp_core::pool::{self, MemoryPoolConfig, PoolConfig, Reason, Stats, spec};
+use smp_core::stream::{self, StreamFlags};
+use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event};
+
+const CHUNK: u64 = 4096;
+
+struct Bench {
+    device: DeviceId,
+    pool: PoolId,
+    s: StreamId,
+    t: StreamId,
+}
+
+fn bench_on(options: ModelOptions, spec: &str) -> Bench {
+    let device = device::open_model(&options).unwrap();
+    let pool = pool::create(device, &spec::parse(spec).unwrap()).unwrap();
+    let create = || stream::create(device, StreamFlags { non_blocking: true, lazy: None }).unwrap();
+    Bench { device, pool, s: create(), t: create() }
+}
+
+fn lazy_4k() -> ModelOptions {
+    ModelOptions { lazy: true, page_granularity: CHUNK, ..Default::default() }
+}
+
+/// Chunks of one granule; policy 3 off, so that an allocation that has to wait shows as memory growing.
+fn bench() -> Bench {
+    bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB); policies(internal_dependencies=off)")
+}
+
+impl Bench {
+    fn alloc(&self, size: u64, stream: StreamId) -> AllocationId {
+        let block = pool::alloc_async(self.pool, size, stream).unwrap();
+        pool::check_invariants(self.pool).unwrap();
+        block
+    }
+    fn free(&self, block: AllocationId, stream: StreamId) {
+        pool::free_async(block, stream).unwrap();
+        pool::check_invariants(self.pool).unwrap();
+    }
+    fn at(&self, block: AllocationId) -> u64 {
+        pool::info(block).unwrap().address - 0x53F0_0000_0000_0000
+    }
+    fn reason(&self, block: AllocationId) -> Reason {
+        pool::info(block).unwrap().reason
+    }
+    fn stats(&self) -> Stats {
+        pool::stats(self.pool).unwrap()
+    }
+    fn chunks(&self) -> u64 {
+        self.stats().reserved / CHUNK
+    }
+    fn sync(&self, stream: StreamId) {
+        stream::synchronize(self.device, stream).unwrap();
+        pool::check_invariants(self.pool).unwrap();
+    }
+}
+
+#[test]
+fn blocks_lie_one_after_the_other_whatever_their_size_and_share_chunks() {
+    let b = bench();
+    let [x, y, z] = [512, 10_000, 512].map(|size| b.alloc(size, b.s));
+    assert_eq!((b.at(x), b.at(y), b.at(z)), (0, 512, 512 + 10_240));
+    // 11,264 bytes lie in three chunks; a thirteenth unit of slack (1/12 of used) is less than a chunk.
+    assert_eq!((b.chunks(), b.stats().ranges), (3, 1));
+    assert_eq!(b.stats().used, 11_264);
+}
+
+#[test]
+fn a_request_larger_than_a_range_gets_a_range_of_its_own_size() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=8KiB, chunk_size=4KiB)");
+    let small = b.alloc(4096, b.s);
+    let large = b.alloc(3 * CHUNK, b.s);
+    assert_eq!((b.at(small), b.at(large)), (0, 8192));
+    assert_eq!((b.stats().ranges, b.chunks()), (2, 4));
+}
+
+/// Three blocks of three chunks; the middle one is freed. Nine chunks are held, six are live.
+fn with_a_hole(b: &Bench) -> [AllocationId; 3] {
+    let blocks = [0; 3].map(|_| b.alloc(3 * CHUNK, b.s));
+    assert_eq!(b.chunks(), 9, "a twelfth of nine chunks is no whole one: nothing beyond");
+    b.free(blocks[1], b.s);
+    blocks
+}
+
+#[test]
+fn idle_chunks_are_moved_before_the_device_is_asked_for_more() {
+    let b = bench();
+    with_a_hole(&b);
+    let wide = b.alloc(4 * CHUNK, b.s);
+    // Ten live chunks are a new high, of which a twelfth may be held beyond: 10. Of four missing ones three are idle.
+    assert_eq!(b.at(wide), 9 * CHUNK);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 10));
+    assert_eq!(b.stats().used, 10 * CHUNK);
+    // Some of it is new, which counts as observed; some the stream's own.
+    assert_eq!(b.reason(wide), Reason::Observed);
+    // In all: the range, four times asked, three moves. Nothing was waited for.
+    let stats = b.stats();
+    assert_eq!((stats.device_calls, stats.host_syncs, stats.internal_waits), (1 + 4 + 3, 0, 0));
+}
+
+#[test]
+fn the_device_is_asked_while_little_more_than_the_most_ever_used_is_held() {
+    let b = bench();
+    with_a_hole(&b);
+    // 33 + 6 live chunks are the most ever used, of which a twelfth may be held beyond: 42. Nine are held, so all
+    // the 33 missing ones may be asked for, and nothing is moved.
+    b.alloc(33 * CHUNK, b.s);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 42));
+}
+
+#[test]
+fn an_address_that_a_chunk_left_is_not_used_again_before_its_points_are_observed() {
+    let b = bench();
+    with_a_hole(&b);
+    b.alloc(4 * CHUNK, b.s);
+    // The hole is empty, but work submitted before the free may still use it: the end of the range it is.
+    let after = b.alloc(2 * CHUNK, b.s);
+    assert_eq!(b.at(after), 13 * CHUNK);
+    b.free(after, b.s);
+    b.sync(b.s);
+    // Twelve chunks were the most used, so 13 are held: after's two and one more.
+    let whole = b.alloc(3 * CHUNK, b.s);
+    assert_eq!((b.at(whole), b.chunks()), (13 * CHUNK, 13));
+    // Between two places with two missing chunks the smaller hole is taken: the one that was left.
+    let again = b.alloc(2 * CHUNK, b.s);
+    assert_eq!(b.at(again), 3 * CHUNK);
+}
+
+#[test]
+fn chunks_of_another_stream_stay_until_its_frees_precede() {
+    let b = bench();
+    with_a_hole(&b);
+    // t is not ordered after s: nothing of the hole is t's to take.
+    let wide = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 13));
+    assert_eq!(b.reason(wide), Reason::Fresh);
+    b.free(wide, b.t);
+    b.sync(b.t);
+    // Ordered by an event: policy 1. Fourteen chunks are the most used now, so 15 may be held, 13 are; four of eight
+    // places have one.
+    let e = event::create(b.device).unwrap();
+    event::record(b.device, e, b.s).unwrap();
+    stream::wait_event(b.device, b.t, e).unwrap();
+    let wider = b.alloc(8 * CHUNK, b.t);
+    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (9 * CHUNK, 2, 15));
+    assert_eq!(b.reason(wider), Reason::Event);
+}
+
+#[test]
+fn what_a_block_leaves_of_a_moved_chunk_keeps_the_free_points_of_that_chunk() {
+    let b = bench_on(
+        lazy_4k(),
+        "mapped(range_size=1MiB, chunk_size=4KiB, max_pool_size=40KiB); \
+         policies(internal_dependencies=off, opportunistic=off)",
+    );
+    // Ten chunks, all that the cap allows; two holes of two.
+    let blocks = [0; 5].map(|_| b.alloc(2 * CHUNK, b.s));
+    b.free(blocks[1], b.s);
+    b.free(blocks[3], b.s);
+    let e = event::create(b.device).unwrap();
+    event::record(b.device, e, b.s).unwrap();
+    stream::wait_event(b.device, b.t, e).unwrap();
+    // Of three moved chunks the last is used by half.
+    let block = b.alloc(2 * CHUNK + CHUNK / 2, b.t);
+    assert_eq!((b.at(block), b.stats().chunk_moves, b.reason(block)), (10 * CHUNK, 3, Reason::Event));
+    // The other half is s's still, as is the one chunk that stayed: u may use none of it.
+    let u = stream::create(b.device, StreamFlags { non_blocking: true, lazy: None }).unwrap();
+    assert_eq!(pool::alloc_async(b.pool, 512, u).unwrap_err().status, Status::CapacityExceeded);
+    let half = b.alloc(CHUNK / 2, b.s);
+    assert_eq!((b.at(half), b.reason(half)), (12 * CHUNK + CHUNK / 2, Reason::SameStream));
+}
+
+#[test]
+fn beyond_the_cap_the_allocation_fails_with_no_block_changed() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB, max_pool_size=43KiB)");
+    with_a_hole(&b);
+    // Ten chunks at most: the cap counts whole ones, and can be reached.
+    let wide = b.alloc(4 * CHUNK, b.s);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 10));
+    let before = b.stats();
+    let refused = pool::alloc_async(b.pool, CHUNK, b.s).unwrap_err();
+    assert_eq!(refused.status, Status::CapacityExceeded);
+    assert_eq!(b.stats(), Stats { failures: 1, ..before });
+    b.free(wide, b.s);
+    assert_eq!(b.reason(b.alloc(4 * CHUNK, b.s)), Reason::SameStream);
+}
+
+#[test]
+fn a_device_that_refuses_makes_the_entry_move_what_it_can() {
+    let b = bench();
+    with_a_hole(&b);
+    let large = b.alloc(36 * CHUNK, b.s);
+    b.free(large, b.s);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 45));
+    // Two places beyond large's have no chunk; 44 used allow 47 held, so the device is asked first.
+    device::refuse_pages(b.device, 0, 1).unwrap();
+    let larger = b.alloc(38 * CHUNK, b.s);
+    assert_eq!(b.at(larger), 9 * CHUNK);
+    let stats = b.stats();
+    assert_eq!((stats.page_refusals, stats.chunk_moves, b.chunks()), (1, 2, 45));
+    assert_eq!(b.reason(larger), Reason::SameStream);
+}
+
+#[test]
+fn a_refusal_with_nothing_to_move_is_out_of_memory() {
+    let b = bench_on(ModelOptions { capacity: 4 * CHUNK, ..lazy_4k() }, "mapped(range_size=1MiB, chunk_size=4KiB)");
+    let all = b.alloc(4 * CHUNK, b.s);
+    assert_eq!(pool::alloc_async(b.pool, 512, b.s).unwrap_err().status, Status::OutOfMemory);
+    b.free(all, b.s);
+    assert_eq!(b.reason(b.alloc(512, b.s)), Reason::SameStream);
+}
+
+#[test]
+fn idle_chunks_that_have_executed_go_back_from_the_highest_address() {
+    let b = bench();
+    let [low, middle, high] = [0; 3].map(|_| b.alloc(3 * CHUNK, b.s));
+    b.free(low, b.s);
+    b.free(high, b.s);
+    pool::trim_to(b.pool, 0).unwrap();
+    assert_eq!(b.chunks(), 9, "lazy: nothing has executed");
+    stream::advance(b.device, b.s, 10).unwrap();
+    pool::trim_to(b.pool, 5 * CHUNK).unwrap();
+    assert_eq!(b.chunks(), 5);
+    pool::check_invariants(b.pool).unwrap();
+    // high's three went, and low's third.
+    let two = b.alloc(2 * CHUNK, b.s);
+    assert_eq!((b.at(two), b.chunks(), b.reason(two)), (0, 5, Reason::SameStream));
+    b.free(two, b.s);
+    b.free(middle, b.s);
+    b.sync(b.s);
+    pool::trim_to(b.pool, 0).unwrap();
+    assert_eq!((b.chunks(), b.stats().pages, b.stats().page_frees), (0, 0, 9));
+    pool::check_invariants(b.pool).unwrap();
+}
+
+#[test]
+fn a_chunk_that_a_live_block_touches_stays() {
+    let b = bench();
+    let [x, y] = [CHUNK + 512, 512].map(|size| b.alloc(size, b.s));
+    b.free(x, b.s);
+    b.sync(b.s);
+    pool::trim_to(b.pool, 0).unwrap();
+    // y lies in the second chunk.
+    assert_eq!((b.at(y), b.chunks()), (CHUNK + 512, 1));
+}
+
+#[test]
+fn a_synchronise_gives_back_above_the_threshold() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB); release_threshold(12KiB)");
+    let x = b.alloc(8 * CHUNK, b.s);
+    b.free(x, b.s);
+    b.sync(b.s);
+    assert_eq!(b.chunks(), 3);
+}
+
+#[test]
+fn a_chunk_unused_for_a_whole_period_goes_back_at_the_next_slow_path() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB, dealloc_period=2)");
+    let x = b.alloc(4 * CHUNK, b.s);
+    let y = b.alloc(512, b.s);
+    b.free(x, b.s);
+    b.sync(b.s);
+    assert_eq!(b.chunks(), 5, "no allocation since");
+    // One chunk of x is used again and freed: its age begins anew. The other three were idle for two allocations.
+    let one = b.alloc(CHUNK, b.s);
+    b.free(one, b.s);
+    let one = b.alloc(CHUNK, b.s);
+    b.free(one, b.s);
+    b.sync(b.s);
+    assert_eq!(b.chunks(), 2);
+    b.free(y, b.s);
+}
+
+#[test]
+fn a_refused_release_leaves_the_chunk_reserved_and_counted() {
+    let b = bench();
+    let x = b.alloc(2 * CHUNK, b.s);
+    b.free(x, b.s);
+    b.sync(b.s);
+    device::refuse_releases(b.device, 1).unwrap();
+    pool::trim_to(b.pool, 0).unwrap();
+    pool::check_invariants(b.pool).unwrap();
+    assert_eq!((b.chunks(), b.stats().release_failures), (1, 1));
+}
+
+#[test]
+fn a_destroyed_pool_gives_its_chunks_back_with_its_last_block() {
+    let b = bench();
+    let [x, y] = [0; 2].map(|_| b.alloc(3 * CHUNK, b.s));
+    b.free(x, b.s);
+    b.sync(b.s);
+    pool::destroy(b.pool).unwrap();
+    assert_eq!(device::info(b.device).unwrap().reserved, 3 * CHUNK);
+    pool::free_async(y, b.s).unwrap();
+    device::synchronize(b.device).unwrap();
+    let info = device::info(b.device).unwrap();
+    assert_eq!((info.reserved, info.pools, info.page_allocs - info.page_frees), (0, 0, 0));
+}
+
+#[test]
+fn host_ordered_blocks_use_only_chunks_whose_frees_are_observed() {
+    let b = bench();
+    with_a_hole(&b);
+    let host = pool::alloc(b.pool, 4 * CHUNK, &Default::default()).unwrap();
+    pool::check_invariants(b.pool).unwrap();
+    assert_eq!((b.stats().chunk_moves, b.reason(host)), (0, Reason::Fresh));
+    pool::free(host).unwrap();
+    b.sync(b.s);
+    // Twelve used allow 13 held, which are: two come from the hole.
+    let host = pool::alloc(b.pool, 6 * CHUNK, &Default::default()).unwrap();
+    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (9 * CHUNK, 2, Reason::Observed));
+}
+
+#[test]
+fn host_backed_blocks_are_at_their_place_in_the_range() {
+    let options = ModelOptions { host_backing: true, capacity: 4 << 20, ..lazy_4k() };
+    let b = bench_on(options, "preset(mapped)");
+    let [x, y] = [100, 20_000].map(|size| b.alloc(size, b.s));
+    let (x, y) = (pool::info(x).unwrap(), pool::info(y).unwrap());
+    assert_eq!(y.pointer - x.pointer, y.address - x.address);
+    assert_eq!(x.pointer % CHUNK, 0);
+    assert_eq!(pool::find(b.device, y.pointer + 7).unwrap().1, 7);
+    // At most four times the capacity is reserved.
+    let MemoryPoolConfig::Mapped { range_size, .. } = pool::config(b.pool).unwrap().entries[0] else { unreachable!() };
+    assert_eq!(range_size, 16 << 20);
+}
+
+#[test]
+fn a_device_that_cannot_map_gets_the_ladder_or_a_capped_entry_in_the_place_of_each_mapped_one() {
+    let device = device::open_model(&ModelOptions { mapping: false, ..Default::default() }).unwrap();
+    assert!(!device::info(device).unwrap().mapping);
+    let pool = pool::create(device, &spec::parse("mapped(dealloc_period=9); direct()").unwrap()).unwrap();
+    assert!(pool::fell_back(pool).unwrap());
+    let text = spec::format(&pool::config(pool).unwrap());
+    let ladder = "sliced(page_size=2MiB, max_slice_size=64KiB, dealloc_period=9); \
+                  sliced(page_size=32MiB, max_slice_size=16MiB, dealloc_period=9); \
+                  sliced(page_size=256MiB, max_slice_size=128MiB, dealloc_period=9); \
+                  exclusive(dealloc_period=9); direct()";
+    assert_eq!(text, ladder);
+    let capped = pool::create(device, &spec::parse("mapped(max_pool_size=6MiB)").unwrap()).unwrap();
+    let text = spec::format(&pool::config(capped).unwrap());
+    assert_eq!(text, "sliced(page_size=6MiB, max_slice_size=6MiB, max_pool_size=6MiB)");
+    let plain = pool::create(device, &spec::parse("preset(sub-slices)").unwrap()).unwrap();
+    assert!(!pool::fell_back(plain).unwrap());
+}
+
+#[test]
+fn a_request_for_more_chunks_than_any_device_has_is_out_of_memory_at_once() {
+    let b = bench();
+    // 2^20 chunks are the most.
+    let size = (CHUNK << 20) + 1;
+    assert_eq!(pool::alloc_async(b.pool, size, b.s).unwrap_err().status, Status::OutOfMemory);
+    let default = pool::create(b.device, &PoolConfig::default()).unwrap();
+    assert_eq!(pool::alloc_async(default, 1 << 46, b.s).unwrap_err().status, Status::OutOfMemory);
+}
