@@ -72,6 +72,8 @@ stage_preload() { scripts/preload.sh; }
 
 stage_rules() { scripts/rules.sh; }
 
+stage_clients() { scripts/clients.sh; }
+
 run_ctest() { # run_ctest TREE ARGS...
     local tree=$1
     shift
@@ -86,13 +88,13 @@ summary() {
         ctest | asan | tsan | preload) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
         header | package) tail -n 1 "$2" | sed 's/^[a-z/.]*: \(.*\)$/(\1)/' ;;
         valgrind) echo "($(grep -c '^memcheck ' "$2") test programs)" ;;
-        instructions | rules) echo; sed 's/^/    /' "$2" ;;
+        instructions | rules | clients) echo; sed 's/^/    /' "$2" ;;
     esac
 }
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload instructions rules)
+stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload instructions rules clients)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")

@@ -56,7 +56,7 @@ impl Default for Config {
             seed: 1,
             devices: 1,
             memory: 4 << 30,
-            driver_version: 13000,
+            driver_version: 13050,
             missing: Vec::new(),
             faults: Vec::new(),
             log: None,

@@ -194,6 +194,16 @@ entries! {
         known(c, function)?;
         if config > 3 { Err(code::INVALID_VALUE) } else { Ok(()) }
     }
+    "cuKernelSetCacheConfig" 12000 cuKernelSetCacheConfig => (c, kernel: Handle, config: u32, dev: i32) {
+        super::device_of(c, dev)?;
+        known(c, kernel)?;
+        if config > 3 { Err(code::INVALID_VALUE) } else { Ok(()) }
+    }
+    "cuProfilerStart" 4000 cuProfilerStart => (c) {
+        // No profiler is ever attached, as on a real driver without one.
+        c.context().map(drop)
+    }
+    "cuProfilerStop" 4000 cuProfilerStop => (c) { c.context().map(drop) }
     "cuLaunchKernel" 4000 cuLaunchKernel | cuLaunchKernel_ptsz => (
         c, function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: Handle, params: In<u64>, extra: In<u64>) {

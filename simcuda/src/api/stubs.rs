@@ -224,7 +224,6 @@ stubs! {
     "cuKernelGetName" 12030 cuKernelGetName
     "cuKernelGetParamCount" 13020 cuKernelGetParamCount
     "cuKernelGetParamInfo" 12040 cuKernelGetParamInfo
-    "cuKernelSetCacheConfig" 12000 cuKernelSetCacheConfig
     "cuLaunch" 2000 cuLaunch
     "cuLaunchCooperativeKernelMultiDevice" 9000 cuLaunchCooperativeKernelMultiDevice
     "cuLaunchGrid" 2000 cuLaunchGrid
@@ -351,8 +350,6 @@ stubs! {
     "cuParamSeti" 2000 cuParamSeti
     "cuParamSetv" 2000 cuParamSetv
     "cuProfilerInitialize" 4000 cuProfilerInitialize
-    "cuProfilerStart" 4000 cuProfilerStart
-    "cuProfilerStop" 4000 cuProfilerStop
     "cuSignalExternalSemaphoresAsync" 10000 cuSignalExternalSemaphoresAsync | cuSignalExternalSemaphoresAsync_ptsz
     "cuStreamBatchMemOp" 8000 cuStreamBatchMemOp | cuStreamBatchMemOp_ptsz
     "cuStreamBatchMemOp" 11070 cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_v2_ptsz
