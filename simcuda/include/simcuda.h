@@ -41,8 +41,8 @@ void simcuda_note(const char *text);
 int simcuda_fail(const char *name, uint64_t use, int error, int onwards);
 /* Forgets every planned failure, those of SIMCUDA_FAIL too. */
 void simcuda_clear_failures(void);
-/* cuGetProcAddress no longer finds NAME, as cuda.h calls it (HIDDEN not 0), or finds it again (0). What dlsym() finds
- * is fixed when the library is loaded; see "Hiding functions" in the README. */
+/* cuGetProcAddress no longer finds NAME, as cuda.h calls it (all versions) or as exported (that one), if HIDDEN is not
+ * 0; finds it again if it is 0. What dlsym() finds is fixed in the file; see "Hiding functions" in the README. */
 int simcuda_hide(const char *name, int hidden);
 /* From now on every call answers 4, CUDA_ERROR_DEINITIALIZED, as late in a process's exit. */
 void simcuda_end(void);

@@ -15,3 +15,4 @@ pub mod mapping;
 pub mod memory;
 pub mod order;
 pub mod pool;
+pub mod variant;

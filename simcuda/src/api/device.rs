@@ -43,10 +43,11 @@ fn look_up(c: &Call, name: In<c_char>, version: i32, flags: u64) -> code::Result
     if flags & !3 != 0 || flags == 3 {
         return Err(code::INVALID_VALUE);
     }
-    if c.missing().contains(&name) {
+    let missing = c.missing();
+    if missing.contains(&name) {
         return Ok((0, 1));
     }
-    Ok(proc_address(&name, version, flags, c.config().driver_version))
+    Ok(proc_address(&name, version, flags, c.config().driver_version, &missing))
 }
 
 entries! {

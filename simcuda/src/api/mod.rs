@@ -109,17 +109,19 @@ pub(crate) fn symbols() -> &'static [(&'static str, &'static Symbol)] {
 }
 
 /// What `cuGetProcAddress` finds: an address and how it was found (0 found, 1 no such name, 2 none that old).
-pub(crate) fn proc_address(name: &str, version: i32, flags: u64, driver: i32) -> (u64, i32) {
+pub(crate) fn proc_address(name: &str, version: i32, flags: u64, driver: i32, missing: &[String]) -> (u64, i32) {
     static NAMES: OnceLock<HashMap<&'static str, Vec<&'static Entry>>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
         let mut names: HashMap<_, Vec<_>> = HashMap::new();
         entries().iter().for_each(|entry| names.entry(entry.name).or_default().push(entry));
         names
     });
-    let known = names.get(name).map_or(&[][..], Vec::as_slice).iter().filter(|entry| entry.since <= driver);
+    let gone = |symbol: &Symbol| missing.iter().any(|gone| gone == symbol.name);
+    let there = |entry: &&&Entry| entry.since <= driver && !gone(entry.plain.1);
+    let known = names.get(name).map_or(&[][..], Vec::as_slice).iter().filter(there);
     match known.clone().filter(|entry| entry.since <= version).max_by_key(|entry| entry.since) {
         Some(entry) => {
-            let twin = entry.twin.filter(|_| flags & 2 != 0 && version >= entry.twin_since());
+            let twin = entry.twin.filter(|(_, twin)| flags & 2 != 0 && version >= entry.twin_since() && !gone(twin));
             (twin.unwrap_or(entry.plain).0 as u64, 0)
         }
         None => (0, if known.count() == 0 { 1 } else { 2 }),
