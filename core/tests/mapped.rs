@@ -357,3 +357,79 @@ fn a_request_for_more_chunks_than_any_device_has_is_out_of_memory_at_once() {
     let default = pool::create(b.device, &PoolConfig::default()).unwrap();
     assert_eq!(pool::alloc_async(default, 1 << 46, b.s).unwrap_err().status, Status::OutOfMemory);
 }
+
+/// Threads on streams of their own, which free each other's blocks after an event, synchronise and trim, on chunks so small
+/// that places change hands all the time.
+#[test]
+fn threads_that_move_chunks_at_once_leave_every_structure_right() {
+    for round in 0..6u64 {
+        let spec =
+            ["mapped(range_size=64KiB, chunk_size=4KiB)", "mapped(range_size=1MiB, chunk_size=4KiB, dealloc_period=5)"]
+                [(round % 2) as usize];
+        let b = bench_on(ModelOptions { lazy: round % 3 == 0, ..lazy_4k() }, spec);
+        let (sender, receiver) = std::sync::mpsc::channel::<(AllocationId, smp_core::EventId)>();
+        let receiver = std::sync::Mutex::new(receiver);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (b, sender, receiver) = (&b, sender.clone(), &receiver);
+                scope.spawn(move || {
+                    let me = stream::create(b.device, StreamFlags { non_blocking: true, lazy: None }).unwrap();
+                    let mut dice = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(round * 4 + thread + 1);
+                    let mut roll = |below: u64| {
+                        dice ^= dice << 13;
+                        dice ^= dice >> 7;
+                        dice ^= dice << 17;
+                        dice % below
+                    };
+                    let mut live = Vec::new();
+                    for _ in 0..1500 {
+                        match roll(100) {
+                            0..50 => live.push(pool::alloc_async(b.pool, roll(6 * CHUNK) + 1, me).unwrap()),
+                            50..85 if !live.is_empty() => {
+                                let block = live.swap_remove(roll(live.len() as u64) as usize);
+                                pool::free_async(block, me).unwrap();
+                            }
+                            85..90 if !live.is_empty() => {
+                                let block = live.swap_remove(roll(live.len() as u64) as usize);
+                                let after = event::create(b.device).unwrap();
+                                event::record(b.device, after, me).unwrap();
+                                sender.send((block, after)).unwrap();
+                            }
+                            90..95 => {
+                                let passed = receiver.lock().unwrap().try_recv();
+                                if let Ok((block, after)) = passed {
+                                    stream::wait_event(b.device, me, after).unwrap();
+                                    pool::free_async(block, me).unwrap();
+                                    event::destroy(after).unwrap();
+                                }
+                            }
+                            95..98 => stream::synchronize(b.device, me).unwrap(),
+                            98 => pool::trim_to(b.pool, roll(40) * CHUNK).unwrap(),
+                            _ => drop(pool::stats(b.pool).unwrap()),
+                        }
+                        if live.len() > 40 {
+                            for block in live.drain(..30) {
+                                pool::free_async(block, me).unwrap();
+                            }
+                        }
+                    }
+                    for block in live {
+                        pool::free_async(block, me).unwrap();
+                    }
+                });
+            }
+        });
+        pool::check_invariants(b.pool).unwrap();
+        for (block, _) in receiver.into_inner().unwrap().try_iter() {
+            pool::free(block).unwrap();
+        }
+        device::synchronize(b.device).unwrap();
+        pool::check_invariants(b.pool).unwrap();
+        let stats = b.stats();
+        assert_eq!((stats.live, stats.used, stats.pending), (0, 0, 0));
+        pool::trim_to(b.pool, 0).unwrap();
+        pool::check_invariants(b.pool).unwrap();
+        assert_eq!((b.stats().reserved, b.stats().pages), (0, 0));
+        assert_eq!(device::info(b.device).unwrap().reserved, 0);
+    }
+}
