@@ -525,16 +525,22 @@ void play(A &a, const TraceEvent &e, std::vector<Item<A>> &items) {
     }
 }
 
-/// The peak of live plus pending bytes over one round, for an allocator that tells it; beside the clock.
+/// The peak of live plus pending bytes over as many rounds as reserved bytes are taken over, for an allocator that tells
+/// it; beside the clock. `alive`: what is left at the end of a round.
 template <class A>
-uint64_t held_peak(const std::vector<TraceEvent> &events, uint32_t slots, int streams, Progress progress) {
+uint64_t held_peak(const std::vector<TraceEvent> &events, const std::vector<uint8_t> &alive, int rounds, int streams,
+                   Progress progress) {
     A a(streams, progress);
     if (a.figures().held == NONE) return NONE;
-    std::vector<Item<A>> items(slots);
+    std::vector<Item<A>> items(alive.size());
     uint64_t peak = 0;
-    for (const TraceEvent &e : events) {
-        play(a, e, items);
-        peak = std::max(peak, a.figures().held);
+    for (int round = 0; round < rounds; ++round) {
+        for (const TraceEvent &e : events) {
+            play(a, e, items);
+            peak = std::max(peak, a.figures().held);
+        }
+        for (size_t s = 0; s < alive.size(); ++s)
+            if (alive[s]) a.free(items[s].block, items[s].size, items[s].stream);
     }
     return peak;
 }
@@ -603,7 +609,7 @@ void trace(const Options &o, const std::string &path, int rounds) {
         queries_before = f.queries;
     }
     Line(A::name(), "trace").raw(text + "]").number("streams", uint64_t(streams)).figures(a.figures())
-        .number("live_peak", peak).number("held_peak", streams > 1 ? held_peak<A>(events, slots, streams, progress) : NONE).print();
+        .number("live_peak", peak).number("held_peak", streams > 1 ? held_peak<A>(events, alive, rounds, streams, progress) : NONE).print();
 }
 
 template <class A>

@@ -34,7 +34,7 @@ pub(crate) struct Request {
     /// For each stream, what precedes now-on-s.
     now: Vec<u64>,
     /// Streams asked by policy 2 since the search began, with what they had executed.
-    answers: Vec<(usize, u64)>,
+    pub(crate) answers: Vec<(usize, u64)>,
     /// The device refused a page in this allocation.
     pub(crate) refused: bool,
 }

@@ -90,11 +90,15 @@ impl Page {
 }
 
 impl Device {
-    /// All points of a free block precede now, by the stream itself, by observation or (policy 1) by dependency: why.
+    /// All points of a free block precede now, by the stream itself, by observation or (policy 1) by dependency, or have
+    /// executed by the answers so far: why.
     fn usable(&self, request: &Request, block: &Block) -> Option<Reason> {
         let points = block.points()?;
         if !points.iter().all(|&point| self.precedes(request, point)) {
-            return None;
+            let executed =
+                |point: &Point| request.answers.iter().any(|&(asked, upto)| asked == point.stream && point.seq <= upto);
+            let all = points.iter().all(|&point| self.precedes(request, point) || executed(&point));
+            return all.then_some(Reason::Opportunistic);
         }
         match points {
             [] if block.never_used() => Some(Reason::Fresh),
@@ -256,6 +260,7 @@ impl Device {
                 Some(Reason::Fresh) => "moved, never used",
                 Some(Reason::Observed) => "moved, observed",
                 Some(Reason::SameStream) => "moved, own",
+                Some(Reason::Opportunistic) => "moved, executed",
                 _ if points.len() > 1 => "moved, several points",
                 _ => "moved, by dependency",
             });

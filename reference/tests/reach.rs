@@ -98,6 +98,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "moved, own",
         "moved, by dependency",
         "moved, several points",
+        "moved, executed",
         "what a block leaves of a moved chunk keeps its points",
         "addresses that were left are vacant",
         "reason by dependency",

@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Bound {
     /// Stream → last sequence number.
     pub(super) upto: SlotMap<StreamRef, (u64, Reason)>,
+    /// What the device has answered in this allocation: stream → executed.
+    pub(super) answers: SlotMap<StreamRef, u64>,
     /// The streams whose free blocks stay as they are, lowest first.
     pub(super) locked: Vec<StreamRef>,
 }
@@ -23,11 +25,11 @@ pub(super) struct Bound {
 impl Bound {
     /// Some free of the stream may be reused.
     pub(super) fn has(&self, stream: StreamRef) -> bool {
-        self.upto.contains_key(&stream)
+        self.upto.contains_key(&stream) || self.answers.contains_key(&stream)
     }
     /// Why a free block may be reused, if it may.
     pub(super) fn usable(&self, shared: &PoolShared, index: u32) -> Option<Reason> {
-        usable(shared, index, &self.upto, &SlotMap::default(), &self.locked)
+        usable(shared, index, &self.upto, &self.answers, &self.locked)
     }
 }
 
@@ -58,7 +60,7 @@ impl Request<'_> {
         locked.extend(self.stream);
         locked.sort_unstable();
         locked.dedup();
-        Bound { upto, locked }
+        Bound { upto, answers: self.answers.clone(), locked }
     }
 
     /// Step 6. The pieces of the best run become one block.
@@ -71,7 +73,7 @@ impl Request<'_> {
         clock: &Clock,
     ) -> Result<Option<Found>> {
         let pool = self.pool;
-        let Bound { upto: bound, locked } = self.bound(slow, shared, e, holders, clock);
+        let Bound { upto: bound, locked, .. } = self.bound(slow, shared, e, holders, clock);
         let no_answers = SlotMap::default();
         let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
         if chosen.is_none()
