@@ -230,7 +230,10 @@ impl Device {
             device
                 .own(request, entry)
                 .or_else(|| device.observed(request, entry))
-                .or_else(|| device.preceding(request, entry))
+                .or_else(|| {
+                    device.pools[request.pool].shelves[entry].settle(None);
+                    device.preceding(request, entry)
+                })
                 .or_else(|| device.opportunistic(request, entry))
                 .or_else(|| device.cuda_fresh(request, entry))
                 .or_else(|| device.span(request, entry))
@@ -259,10 +262,20 @@ impl Device {
     }
 
     /// Step 1.
-    fn own(&self, request: &Request, entry: usize) -> Option<Found> {
+    fn own(&mut self, request: &Request, entry: usize) -> Option<Found> {
         let stream = request.stream?;
+        let recent = |block: &Block| {
+            matches!(block.state, State::Free { recent: true, .. })
+                && is_own(block, stream)
+                && block.bytes == request.need
+        };
         let own = |block: &Block| is_own(block, stream);
-        Self::found(entry, self.fitting(request, entry, own).into_iter().next(), Reason::SameStream)
+        let mut spots = self.fitting(request, entry, recent);
+        if spots.is_empty() {
+            self.pools[request.pool].shelves[entry].settle(Some(stream));
+            spots = self.fitting(request, entry, own);
+        }
+        Self::found(entry, spots.into_iter().next(), Reason::SameStream)
     }
 
     /// Step 2.
@@ -434,7 +447,7 @@ impl Device {
         let block = Block {
             address: base,
             bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },
-            state: State::Free { points: Vec::new(), never_used: true },
+            state: State::Free { points: Vec::new(), never_used: true, recent: false },
         };
         let page = Page { base, bytes, free_since, blocks: vec![block], idle_since: Vec::new() };
         self.pools[pool].shelves[entry].pages.push(page);
@@ -447,6 +460,7 @@ impl Device {
         if !self.pools[request.pool].config.policy_3 {
             return None;
         }
+        self.pools[request.pool].shelves[entry].settle(None);
         let shelf = &self.pools[request.pool].shelves[entry];
         let mut spots = self.fitting(request, entry, |block| is_others(block, stream));
         if spots.is_empty() && shelf.kind.carves() {

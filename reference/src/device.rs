@@ -195,10 +195,18 @@ impl Device {
     fn prune(&mut self) {
         let streams = &self.graph.streams;
         for shelf in self.pools.iter_mut().flat_map(|pool| &mut pool.shelves) {
+            let mut now_own = Vec::new();
             for page in &mut shelf.pages {
                 for block in &mut page.blocks {
                     if let State::Free { points, .. } | State::Leaving { points } = &mut block.state {
+                        let had = points.len();
                         points.retain(|point| point.seq > streams[point.stream].observed);
+                        if let ([point], true) = (points.as_slice(), had > 1) {
+                            now_own.push(point.stream);
+                        }
+                    }
+                    if let State::Free { points, recent, .. } = &mut block.state {
+                        *recent &= !points.is_empty();
                     }
                     if block.state == (State::Leaving { points: Vec::new() }) {
                         block.state = State::Vacant;
@@ -208,6 +216,9 @@ impl Device {
                 if shelf.kind.carves() {
                     shelf.counted.merges += page.merge();
                 }
+            }
+            for stream in now_own {
+                shelf.settle(Some(stream));
             }
         }
     }
@@ -397,9 +408,14 @@ impl Device {
         let shelf = &mut self.pools[pool].shelves[entry];
         shelf.counted.frees += 1;
         shelf.counted.unordered_frees += u64::from(unordered);
+        if let [point] = *largest {
+            // Whatever comes to a stream's own merges its recent block first.
+            shelf.settle(Some(point.stream));
+        }
         for page in &mut shelf.pages {
             let Some(block) = page.blocks.iter_mut().find(|block| block.address == block_address) else { continue };
-            block.state = State::Free { points: largest, never_used: false };
+            let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
+            block.state = State::Free { points: largest, never_used: false, recent };
             let freed = (block.address, block.address + block.bytes);
             if let Some(chunk) = shelf.kind.chunk() {
                 page.note_idle(chunk, freed, allocations);

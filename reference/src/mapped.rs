@@ -294,7 +294,7 @@ impl Device {
             page.become_one(low, low + chunk, state);
         }
         let page = shelf.pages.iter_mut().find(|page| page.base == to.base)?;
-        let fresh = State::Free { points: Vec::new(), never_used: true };
+        let fresh = State::Free { points: Vec::new(), never_used: true, recent: false };
         for (index, &place) in to.missing.iter().enumerate() {
             let state = idle.get(index).map_or(fresh.clone(), |idle| idle.block.state.clone());
             let low = page.address(place, chunk);
@@ -332,6 +332,10 @@ impl Device {
         let Some(chunk) = self.pools[pool].shelves[entry].kind.chunk() else { return false };
         let now = self.pools[pool].allocations;
         let mut went = false;
+        let reserved = self.pools[pool].reserved();
+        if period.is_none() && reserved >= chunk && wanted(reserved, chunk) {
+            self.pools[pool].shelves[entry].settle(None);
+        }
         let mut places: Vec<(u64, u64)> = Vec::new();
         for page in &self.pools[pool].shelves[entry].pages {
             places.extend((0..page.bytes / chunk).filter(|&p| page.is_idle(p, chunk)).map(|place| (page.base, place)));

@@ -139,6 +139,15 @@ impl Entry {
         if matches!(self, Entry::Direct { .. }) { bytes == need } else { bytes >= need }
     }
 
+    /// §5: a stream's last free stays unmerged for a while.
+    pub(crate) fn keeps_recent(&self) -> bool {
+        match *self {
+            Entry::Sliced { .. } | Entry::Cuda { .. } => true,
+            Entry::Mapped { dealloc_period, .. } => dealloc_period.is_none(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn dealloc_period(&self) -> Option<u64> {
         match *self {
             Entry::Exclusive { dealloc_period, .. }
@@ -167,8 +176,8 @@ impl Config {
 pub(crate) enum State {
     /// Position of the allocation.
     Live(usize),
-    /// Points by ascending stream.
-    Free { points: Vec<Point>, never_used: bool },
+    /// Points by ascending stream. `recent`: its stream freed it last, and it is not to be merged yet.
+    Free { points: Vec<Point>, never_used: bool, recent: bool },
     /// Addresses with no chunk, in a Mapped entry.
     Vacant,
     /// Addresses whose chunk has left, while these are not observed.
@@ -226,15 +235,16 @@ impl Page {
                 continue;
             }
             let merged = match (&self.blocks[left].state, &self.blocks[left + 1].state) {
-                (State::Free { points: a, never_used: x }, State::Free { points: b, never_used: y }) => {
-                    match (a.as_slice(), b.as_slice()) {
-                        ([], []) => Some(State::Free { points: Vec::new(), never_used: *x && *y }),
-                        ([a], [b]) if a.stream == b.stream => {
-                            Some(State::Free { points: vec![(*a).max(*b)], never_used: false })
-                        }
-                        _ => None,
+                (
+                    State::Free { points: a, never_used: x, recent: false },
+                    State::Free { points: b, never_used: y, recent: false },
+                ) => match (a.as_slice(), b.as_slice()) {
+                    ([], []) => Some(State::Free { points: Vec::new(), never_used: *x && *y, recent: false }),
+                    ([a], [b]) if a.stream == b.stream => {
+                        Some(State::Free { points: vec![(*a).max(*b)], never_used: false, recent: false })
                     }
-                }
+                    _ => None,
+                },
                 _ => None,
             };
             if let Some(state) = merged {
@@ -299,6 +309,21 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
+    /// §5: the recent block of `stream`, or of every stream, is one of its own like any other.
+    pub(crate) fn settle(&mut self, stream: Option<usize>) {
+        for page in &mut self.pages {
+            for block in &mut page.blocks {
+                if let State::Free { points, recent, .. } = &mut block.state
+                    && stream.is_none_or(|stream| points.iter().all(|point| point.stream == stream))
+                {
+                    *recent = false;
+                }
+            }
+            if self.kind.carves() {
+                self.counted.merges += page.merge();
+            }
+        }
+    }
     pub(crate) fn reserved(&self) -> u64 {
         match self.kind {
             Entry::Mapped { .. } => self.blocks().filter(|block| block.backed()).map(|block| block.bytes).sum(),

@@ -272,12 +272,39 @@ fn the_smallest_block_that_fits_then_the_lowest_address() {
     let (mut d, pool) = one(vec![sliced(8192, None)]);
     let sizes = [2048, 512, 1024, 512, 1024, 512];
     let blocks: Vec<usize> = sizes.iter().map(|&size| alloc(&mut d, pool, size, 1).0).collect();
-    for at in [0, 2, 4] {
+    for at in [4, 2, 0] {
         d.free(blocks[at], Some(1)).unwrap();
     }
     assert_eq!(alloc(&mut d, pool, 600, 1).1, 2560);
     assert_eq!(alloc(&mut d, pool, 600, 1).1, 4096);
     assert_eq!(alloc(&mut d, pool, 600, 1).1, 0);
+}
+
+#[test]
+fn a_stream_takes_back_the_block_it_freed_last_where_the_size_is_the_same() {
+    let (mut d, pool) = one(vec![sliced(8192, None)]);
+    let blocks: Vec<usize> = [1024; 3].iter().map(|&size| alloc(&mut d, pool, size, 1).0).collect();
+    d.free(blocks[0], Some(1)).unwrap();
+    d.free(blocks[2], Some(1)).unwrap();
+    // Block 0 lies lower, and another stream frees in between.
+    let (other, ..) = alloc(&mut d, pool, 1024, 2);
+    d.free(other, Some(2)).unwrap();
+    let (_, at, reason) = alloc(&mut d, pool, 600, 1);
+    assert_eq!((at, reason), (2048, Reason::SameStream));
+    assert_eq!(alloc(&mut d, pool, 600, 1).1, 0);
+}
+
+#[test]
+fn the_block_a_stream_freed_last_merges_before_it_takes_one_of_another_size() {
+    let (mut d, pool) = one(vec![sliced(8192, None)]);
+    let (a, ..) = alloc(&mut d, pool, 1024, 1);
+    let (b, ..) = alloc(&mut d, pool, 1024, 1);
+    let _ = alloc(&mut d, pool, 512, 1);
+    d.free(a, Some(1)).unwrap();
+    d.free(b, Some(1)).unwrap();
+    assert_eq!(d.figures(pool).unwrap().0.merges, 0);
+    assert_eq!(alloc(&mut d, pool, 2048, 1).1, 0);
+    assert_eq!(d.figures(pool).unwrap().0.merges, 1);
 }
 
 #[test]
@@ -382,11 +409,14 @@ fn neighbours_merge_when_both_are_one_streams_and_then_have_the_later_point() {
     d.free(a, Some(1)).unwrap();
     d.free(b, Some(1)).unwrap();
     let (figures, _) = d.figures(pool).unwrap();
-    assert_eq!((figures.merges, figures.pending, figures.pending_bytes, figures.largest_free), (1, 1, 4096, 4096));
+    // The one that was freed last does not merge before someone looks for a block.
+    assert_eq!((figures.merges, figures.pending, figures.pending_bytes, figures.largest_free), (0, 2, 4096, 2048));
     only(&mut d, pool, 2);
     // The first half's free has executed, the whole's has not.
     assert_eq!(d.advance(1, 3).unwrap(), 3);
     assert_eq!(d.alloc(pool, 512, Some(2), 0), Err(Failure::CapacityExceeded));
+    let (figures, _) = d.figures(pool).unwrap();
+    assert_eq!((figures.merges, figures.pending, figures.pending_bytes, figures.largest_free), (1, 1, 4096, 4096));
     assert_eq!(d.advance(1, 1).unwrap(), 1);
     assert_eq!(alloc(&mut d, pool, 512, 2).2, Reason::Opportunistic);
 }

@@ -74,6 +74,7 @@ impl Order {
             joined: 0,
             ..State::default()
         };
+        state.begin();
         stream.name(self.uid, me);
         self.streams.lock().insert(me);
         generation
@@ -131,26 +132,14 @@ impl Order {
 
     /// Nothing new would be brought in by the next operation (the usual case, read without a lock).
     #[inline(always)]
-    pub(crate) fn is_joined<X>(&self, state: &State<X>) -> bool {
-        self.is_joined_parts(state.non_blocking, state.joined, state.me)
-    }
-
-    /// The same, for a caller that has other parts of the state borrowed.
-    #[inline(always)]
-    pub(crate) fn is_joined_parts(&self, non_blocking: bool, joined: u64, me: StreamRef) -> bool {
-        non_blocking || self.barrier.load(Ordering::Relaxed) <= joined || me.ordinal() == 0
+    pub(crate) fn is_joined(&self, joined: u64) -> bool {
+        self.barrier.load(Ordering::Relaxed) <= joined
     }
 
     /// Marks a blocking stream as having something a barrier must wait for.
     #[inline(always)]
-    pub(crate) fn mark_dirty<X>(&self, state: &mut State<X>) {
-        self.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
-    }
-
-    /// The same, for a caller that has other parts of the state borrowed.
-    #[inline(always)]
-    pub(crate) fn mark_dirty_parts(&self, dirty: &mut bool, non_blocking: bool, me: StreamRef) {
-        if !*dirty && !non_blocking && me.ordinal() != 0 {
+    pub(crate) fn mark_dirty(&self, dirty: &mut bool, me: StreamRef) {
+        if !*dirty {
             *dirty = true;
             self.dirty.lock().push(me);
         }
@@ -168,7 +157,7 @@ impl Order {
     ) -> u64 {
         let stream = table.at(state.me.slot());
         let first = state.submitted + 1;
-        if !self.is_joined(state) {
+        if !self.is_joined(state.joined) {
             let now = self.now(table, state);
             state.joined = now.barrier;
             deps.push(At { stream: self.legacy, seq: now.barrier });
@@ -184,7 +173,7 @@ impl Order {
             state.set_clock(first, clock, stream.observed());
         }
         deps.retain(|&dep| dep.stream != state.me && !self.done(table, dep));
-        self.mark_dirty(state);
+        self.mark_dirty(&mut state.dirty, state.me);
         state.push(stream, count, deps)
     }
 

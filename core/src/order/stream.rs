@@ -2,6 +2,7 @@
 
 use super::lock::StreamMutex;
 use super::{At, Clock, StreamRef};
+use crate::handle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,8 @@ pub(crate) struct State<X> {
     pub(crate) generation: u32,
     /// The handle is good: created and not released.
     pub(crate) live: bool,
+    /// The handle's bits while it is good, else 0: what the hot path compares.
+    pub(crate) handle: u64,
     pub(crate) released: bool,
     pub(crate) me: StreamRef,
     pub(crate) device_uid: u32,
@@ -34,9 +37,10 @@ pub(crate) struct State<X> {
     pub(crate) submitted: u64,
     /// What the last submitted operation is ordered after.
     pub(crate) clock: Clock,
-    /// The last barrier of the legacy stream that an operation of this stream is ordered after.
+    /// The last barrier of the legacy stream that an operation of this stream is ordered after; `u64::MAX` where barriers
+    /// do not matter.
     pub(crate) joined: u64,
-    /// Something was submitted since the last barrier that took this stream in.
+    /// Something was submitted since the last barrier that took this stream in; always where barriers do not matter.
     pub(crate) dirty: bool,
     pub(super) clock_log: VecDeque<(u64, Clock)>,
     pub(super) barrier_log: VecDeque<(u64, u64)>,
@@ -52,6 +56,7 @@ impl<X: Default> Default for State<X> {
         State {
             generation: 0,
             live: false,
+            handle: 0,
             released: false,
             me: StreamRef(0),
             device_uid: 0,
@@ -105,6 +110,29 @@ fn ident(device_uid: u32, stream: StreamRef) -> u64 {
 impl<X> State<X> {
     pub(crate) fn is_legacy(&self) -> bool {
         self.me.ordinal() == 0
+    }
+
+    /// The stream begins: `me`, `generation` and `non_blocking` are set.
+    pub(super) fn begin(&mut self) {
+        self.handle = handle::encode(handle::Kind::Stream, self.generation, self.me.slot());
+        if self.non_blocking || self.is_legacy() {
+            (self.joined, self.dirty) = (u64::MAX, true);
+        }
+    }
+
+    /// The handle is good no more.
+    pub(crate) fn close(&mut self) {
+        (self.live, self.handle) = (false, 0);
+    }
+
+    /// Submits one operation that depends on nothing. Returns its number.
+    #[inline(always)]
+    pub(crate) fn push_one(&mut self, stream: &Stream<X>) -> u64 {
+        self.submitted += 1;
+        if !self.lazy && self.queue.is_empty() {
+            stream.executed.store(self.submitted, Ordering::Release);
+        }
+        self.submitted
     }
 
     /// Submits `count` operations of which the first depends on `deps` (already without what has executed). Returns the

@@ -1,12 +1,14 @@
 //! Allocation: the hot path on a stream's own frees, and everything else in the order of `docs/placement.md` §6–§8.
 
 use super::bins::{Bins, Upto};
-use super::block::{GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
+use super::block::{Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
-use super::page::page;
+use super::page::{note_start, page};
 use super::registry::POOLS;
-use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, StreamGuard, cut};
+use super::state::{
+    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, cut, widen,
+};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::error::{Error, Result, Status};
@@ -53,76 +55,86 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     let record = STREAMS.get(record_slot)?;
     let mut guard = record.state.lock();
     let state = &mut *guard;
-    if stream.0 > 1 && (!state.live || state.generation != handle::decode(handle::Kind::Stream, stream.0)?.1) {
+    if stream.0 > 1 && state.handle != stream.0 {
         return None;
     }
-    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let owner = &*cache.pool;
+    let Caches { pools, stock } = &mut state.attach;
+    let PoolCache { pool: owner, share, room, entries } = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let device = &*owner.device;
-    if owner.id != pool || owner.slow_only.load(Relaxed) != 0 || device.serial.load(Relaxed) {
-        return None;
-    }
-    if !device.order.is_joined_parts(state.non_blocking, state.joined, state.me) {
-        return None;
-    }
-    if size > MAX_PAGE {
+    if owner.id != pool
+        || owner.slow_only.load(Relaxed) != 0
+        || device.serial.load(Relaxed)
+        || !device.order.is_joined(state.joined)
+        || size > MAX_PAGE
+        || rules::off(rules::SAME_STREAM)
+    {
         return None;
     }
     let mask = device.options.alignment - 1;
     let need = (size.max(1) + mask) & !mask;
-    let e = cache.entries.iter().position(|entry| size <= entry.bound)?;
-    if rules::off(rules::SAME_STREAM) {
-        return None;
-    }
-    let kind = owner.entries[e].kind;
-    let bins = cache.entries[e].bins.as_mut()?;
-    let index = if kind == Kind::Direct { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
-    if index == NIL {
-        return None;
-    }
-    let b = block(index);
-    let generation = b.generation() + 1;
-    if generation > GENERATION_LIMIT {
-        return None;
-    }
-    let carves = owner.entries[e].carves();
-    let bytes = if carves { need } else { b.size() };
-    if (cache.entries[e].room.bytes < bytes || cache.room.bytes < bytes) && !cache.widen(record_slot, e, bytes) {
-        return None;
-    }
-    let cached = &mut cache.entries[e];
-    let bins = cached.bins.as_mut()?;
-    bins.remove_record(index, b);
-    if carves {
-        match cut(index, b, need, &mut state.attach.stock) {
-            Ok(Some((rest, r))) => {
-                bins.insert_record(rest, r);
-                cached.counts.splits += 1;
-            }
-            Ok(None) => {}
-            Err(()) => {
-                bins.insert(index);
-                return None;
-            }
+    let (e, cached) = entries.iter_mut().enumerate().find(|(_, entry)| size <= entry.bound)?;
+    let (index, b, bytes);
+    if cached.recent_bytes == need {
+        index = cached.recent;
+        b = block(index);
+        bytes = need;
+        if !ready(b, bytes, owner, e, cached, room, record_slot) {
+            return None;
         }
-        page(b.page()).index.set(b.addr(), index);
+        cached.recent_bytes = 0;
+    } else {
+        cached.settle(mask.trailing_ones(), state.me, stock);
+        let bins = cached.bins.as_mut()?;
+        index = if cached.exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
+        if index == NIL {
+            return None;
+        }
+        b = block(index);
+        bytes = if cached.carves { need } else { b.size() };
+        if !ready(b, bytes, owner, e, cached, room, record_slot) {
+            return None;
+        }
+        let bins = cached.bins.as_mut()?;
+        bins.remove_record(index, b);
+        if cached.carves {
+            match cut(index, b, need, stock) {
+                Ok(Some((rest, r))) => {
+                    bins.insert_record(rest, r);
+                    cached.counts.splits += 1;
+                }
+                Ok(None) => {}
+                Err(()) => {
+                    bins.insert(index);
+                    return None;
+                }
+            }
+            note_start(index, b);
+        }
     }
     cached.room.bytes -= bytes;
-    cache.room.bytes -= bytes;
+    room.bytes -= bytes;
     cached.counts.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
-    let allocs = &cache.share.allocs;
-    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+    share.allocs.store(share.allocs.load(Relaxed) + 1, Relaxed);
+    let generation = b.generation() + 1;
     b.set_generation(generation);
     b.set_requested(size);
-    b.set_size_flags(bytes, live_flags(Reason::SameStream as u64, 0));
-    cache.pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, state.me);
-    let seq = state.push(record, 1, Vec::new());
+    b.set_flags(live_flags(Reason::SameStream as u64, 0));
+    device.order.mark_dirty(&mut state.dirty, state.me);
+    let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
     }
     Some(AllocationId(handle::encode(handle::Kind::Allocation, generation, index)))
+}
+
+/// The block's record can have another handle, and there is room for its bytes.
+#[inline(always)]
+fn ready(b: &Block, bytes: u64, pool: &Pool, e: usize, own: &mut EntryCache, whole: &mut Room, slot: u32) -> bool {
+    b.generation() < GENERATION_LIMIT
+        && (own.room.bytes >= bytes || widen(pool, e, &mut own.room, slot, bytes))
+        && (whole.bytes >= bytes || widen(pool, pool.entries.len(), whole, slot, bytes))
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.
@@ -402,6 +414,13 @@ impl Request<'_> {
             && !rules::off(rules::SAME_STREAM)
         {
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
+            if cache.recent_bytes == need {
+                let index = cache.recent;
+                cache.recent_bytes = 0;
+                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
+            }
+            slow.settle(stream, pool, e);
+            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             if let Some(bins) = cache.bins.as_mut() {
                 let index = fit(bins, Upto::Any);
                 if index != NIL {
@@ -643,6 +662,9 @@ impl Request<'_> {
         let b = block(index);
         let bytes = b.size();
         let generation = b.generation() + 1;
+        if pool.entries[e].carves() {
+            note_start(index, b);
+        }
         let mut flags = live_flags(found.reason as u64, self.align_log2);
         if let Some(name) = self.name {
             pool.names.lock().insert(index, name.to_owned());
@@ -650,10 +672,7 @@ impl Request<'_> {
         }
         b.set_generation(generation);
         b.set_requested(self.size);
-        b.set_size_flags(bytes, flags);
-        if pool.entries[e].carves() {
-            page(b.page()).index.set(b.addr(), index);
-        }
+        b.set_flags(flags);
         slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
             Some(stream) => {
@@ -766,7 +785,14 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
             remove_multi(shared, e, index);
             shared.points.remove(&index);
         }
-        stream => slow.bins(stream, pool, e).remove(index),
+        stream => {
+            let own = &mut slow.cache(stream.slot(), pool).entries[e];
+            if own.recent_bytes != 0 && own.recent == index {
+                own.recent_bytes = 0;
+            } else {
+                slow.bins(stream, pool, e).remove(index);
+            }
+        }
     }
 }
 
@@ -805,7 +831,7 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
     let fresh = shared.stock.take()?;
     let (o, n) = (block(old), block(fresh));
     n.set_addr(o.addr());
-    n.set_size_flags(o.size(), o.flags());
+    n.set_size_flags(o.size(), o.flags() & !INDEXED);
     n.set_stream(o.stream());
     n.set_seq(o.seq());
     n.set_page(o.page());

@@ -41,13 +41,16 @@ const REASON_SHIFT: u32 = 53;
 const REASON_MASK: u64 = 7 << REASON_SHIFT;
 const ALIGN_SHIFT: u32 = 56;
 const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
-const SIZE_MASK: u64 = (1 << 48) - 1;
+/// Sizes are multiples of 16, the smallest alignment.
+const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
+/// The page's index names this record at its address. Stays with the record, live or free.
+pub(crate) const INDEXED: u64 = 1;
 
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Block {
     addr: AtomicU64,
-    /// Size in the low 48 bits, flags above.
+    /// Size in the low 48 bits, of which the lowest 4 are flags too; flags above.
     size_flags: AtomicU64,
     /// Live: requested bytes. Free: tree links, left in the low half.
     links: AtomicU64,
@@ -131,7 +134,18 @@ impl Block {
     /// Size and all flags at once.
     #[inline(always)]
     pub(crate) fn set_size_flags(&self, size: u64, flags: u64) {
+        debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
         self.size_flags.store(size | flags, Relaxed)
+    }
+    /// Size and flags in one word.
+    #[inline(always)]
+    pub(crate) fn size_flags(&self) -> u64 {
+        self.size_flags.load(Relaxed)
+    }
+    /// All flags at once but [`INDEXED`], which stays.
+    #[inline(always)]
+    pub(crate) fn set_flags(&self, flags: u64) {
+        self.size_flags.store(self.size_flags.load(Relaxed) & (SIZE_MASK | INDEXED) | flags, Relaxed)
     }
     #[inline(always)]
     pub(crate) fn flags(&self) -> u64 {

@@ -1,11 +1,13 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
 use super::alloc::{largest_per_stream, settle_after};
-use super::block::{Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
+use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
-use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, insert_merged};
+use super::state::{
+    Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, beside_own_live, insert_merged, list_room,
+};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, StreamId};
 use crate::order::{At, Clock, StreamRef};
@@ -43,11 +45,13 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     };
     let mut guard = record.state.lock();
     let state = &mut *guard;
-    if stream.0 > 1 && (!state.live || state.generation != handle::decode(handle::Kind::Stream, stream.0)?.1) {
+    if stream.0 > 1 && state.handle != stream.0 {
         return None;
     }
+    let me = state.me;
     // With the stream equal to the locked one, the record cannot change under us.
-    if b.stream() != state.me || b.generation() != generation || !b.has(LIVE) || b.has(USERS | NAMED) {
+    let size_flags = b.size_flags();
+    if b.stream() != me || b.generation() != generation || size_flags & (LIVE | USERS | NAMED) != LIVE {
         return None;
     }
     let home = page(b.page());
@@ -56,42 +60,45 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     }
     let pool_slot = home.pool.load(Relaxed);
     let e = home.entry.load(Relaxed) as usize;
-    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let pool = &cache.pool;
-    if pool.device.serial.load(Relaxed)
+    let Caches { pools, stock } = &mut state.attach;
+    let PoolCache { pool, room, entries, .. } = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let cached = entries.get_mut(e)?;
+    let device = &*pool.device;
+    if device.serial.load(Relaxed)
         || pool.slow_only.load(Relaxed) != 0
-        || pool.entries[e].slow_free
         || pool.accesses.any()
+        || cached.slow_free
         || generation >= GENERATION_LIMIT
-        || !pool.device.order.is_joined_parts(state.non_blocking, state.joined, state.me)
+        || !device.order.is_joined(state.joined)
         || rules::off(rules::MERGE)
     {
         return None;
     }
-    let me = state.me;
     let bytes = b.size();
-    let requested = b.requested();
-    let seq = state.submitted + 1;
-    b.set_seq(seq);
-    b.set_size_flags(bytes, FREE);
-    pool.device.order.mark_dirty_parts(&mut state.dirty, state.non_blocking, me);
-    let cached = &mut cache.entries[e];
-    cached.counts.requested -= requested as i64;
+    cached.counts.requested -= b.requested() as i64;
     cached.counts.frees += 1;
-    let carves = pool.entries[e].carves();
-    let bins = cached.bins_to_fill(pool, e, me);
-    if carves {
-        let merged = insert_merged(index, b, me, bins, None, &mut state.attach.stock);
-        cached.counts.merges += merged.merges;
-        if !merged.beside_live {
-            super::release::emptied(pool, e, merged.record, home);
+    if cached.keeps_recent {
+        cached.settle(device.options.alignment.trailing_zeros(), me, stock);
+    }
+    device.order.mark_dirty(&mut state.dirty, me);
+    b.set_seq(state.submitted + 1);
+    b.set_flags(FREE);
+    if cached.keeps_recent {
+        cached.keep_recent(pool, e, me, index, bytes);
+        if cached.lists_empty && !beside_own_live(b, me) {
+            super::release::emptied(pool, e, b, home);
         }
     } else {
-        bins.insert_record(index, b);
+        cached.bins_to_fill(pool, e, me).insert_record(index, b);
         super::release::emptied(pool, e, b, home);
     }
-    cache.give_room(me.slot(), e, bytes);
-    state.push(record, 1, Vec::new());
+    cached.room.bytes += bytes;
+    room.bytes += bytes;
+    if !cached.room.listed || !room.listed {
+        list_room(pool, e, &mut cached.room, me.slot());
+        list_room(pool, pool.entries.len(), room, me.slot());
+    }
+    state.push_one(record);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
     }
@@ -223,16 +230,27 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
         match stream {
-            Some(stream) => slow.cache(stream.slot(), &pool).give_room(stream.slot(), e, bytes),
+            Some(stream) => slow.give_room(&pool, e, stream, bytes),
             None => shared.give_room(&pool, e, bytes),
         }
-        b.set_size_flags(bytes, FREE);
+        if let &[at] = points.as_slice() {
+            // While this block cannot be taken for one of the stream's own yet.
+            slow.settle(at.stream, &pool, e);
+        }
+        b.set_flags(FREE);
+        super::release::emptied(&pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
-        let placed = place(&mut slow, &mut shared, &pool, e, index, points);
+        match (stream, points.as_slice()) {
+            (Some(stream), &[at]) if at.stream == stream && pool.entries[e].keeps_recent() => {
+                b.set_stream(stream);
+                b.set_seq(at.seq);
+                slow.cache(stream.slot(), &pool).entries[e].keep_recent(&pool, e, stream, index, bytes);
+            }
+            _ => place(&mut slow, &mut shared, &pool, e, index, points),
+        }
         if pool.entries[e].slow_free {
             super::mapped::note_idle(&mut shared, &pool, e, slot, low, high);
         }
-        super::release::emptied(&pool, e, placed, home);
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
         if pool.destroyed.load(Relaxed) {
@@ -257,8 +275,7 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
     Ok(())
 }
 
-/// Puts a free block (flags set, in no structure) where its points say, merging as the rules allow. Returns what it is
-/// part of then.
+/// Puts a free block (flags set, in no structure) where its points say, merging as the rules allow.
 pub(crate) fn place(
     slow: &mut Slow<'_>,
     shared: &mut PoolShared,
@@ -266,7 +283,7 @@ pub(crate) fn place(
     e: usize,
     index: u32,
     points: Vec<At>,
-) -> &'static Block {
+) {
     let carves = pool.entries[e].carves() && !rules::off(rules::MERGE);
     let b = block(index);
     match points.as_slice() {
@@ -277,23 +294,22 @@ pub(crate) fn place(
             let own = &mut entries[e];
             if carves {
                 let unused = (pool.entries[e].kind == Kind::Cuda).then_some(&mut own.unused);
-                let merged = insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock);
-                own.counts.merges += merged.merges;
-                return merged.record;
+                own.counts.merges += insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock);
+            } else {
+                own.observed.insert(index);
             }
-            own.observed.insert(index);
         }
         &[At { stream, seq }] => {
+            slow.settle(stream, pool, e);
             b.set_stream(stream);
             b.set_seq(seq);
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             let bins = cache.bins_to_fill(pool, e, stream);
             if carves {
-                let merged = insert_merged(index, b, stream, bins, None, &mut shared.stock);
-                cache.counts.merges += merged.merges;
-                return merged.record;
+                cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock);
+            } else {
+                bins.insert(index);
             }
-            bins.insert(index);
         }
         _ => {
             b.set_stream(MULTI);
@@ -303,7 +319,6 @@ pub(crate) fn place(
             shared.points.insert(index, points);
         }
     }
-    b
 }
 
 /// Names a further user of the block (`cudaMemPool` has no such call; PyTorch's `record_stream` is the model): the block

@@ -806,6 +806,11 @@ pub(super) fn release_chunks(
         slow.state(slot);
     }
     let size = pool.entries[e].page_size;
+    let reserved = pool.tally.reserved.load(Relaxed);
+    if period.is_none() && reserved >= size && want(reserved, size) {
+        // Chunks are looked at by the blocks as they are merged.
+        slow.holders(pool, e);
+    }
     let now = pool.allocations();
     let mut given = 0;
     let spare = std::mem::take(&mut shared.entries[e].mapped.spare);

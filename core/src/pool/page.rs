@@ -5,7 +5,7 @@
 //! entries are checked when read, never trusted. An inner pointer looks back for the last start that still is one; a
 //! free block that never was an allocation is found from the block before it.
 
-use super::block::{FREE, LIVE, NIL, block};
+use super::block::{Block, FREE, INDEXED, LIVE, NIL, block};
 use crate::slab::Slab;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
@@ -319,6 +319,15 @@ pub(crate) fn close(slot: u32, unit: u64) {
     let shape = shape(units);
     record.device_uid.store(0, Relaxed);
     SPARE.lock().get_or_insert_with(HashMap::new).entry(shape).or_default().push(slot);
+}
+
+/// The page's index names a carved block from now on.
+#[inline(always)]
+pub(crate) fn note_start(index: u32, b: &Block) {
+    if b.size_flags() & INDEXED == 0 {
+        page(b.page()).index.set(b.addr(), index);
+        b.add_flag(INDEXED);
+    }
 }
 
 impl Page {

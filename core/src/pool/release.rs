@@ -19,7 +19,7 @@ use std::sync::atomic::{
     fence,
 };
 
-/// A block was freed and is `b` now. If it may have been the last live one of its page, the page is put on the entry's
+/// A block was freed, and is not merged yet. If it may have been the last live one of its page, the page is put on the entry's
 /// list of empty ones. (A Mapped entry gives back chunks, and has no such list.)
 #[inline(always)]
 pub(crate) fn emptied(pool: &Pool, e: usize, b: &'static Block, home: &Page) {
@@ -283,7 +283,12 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             if cache.pool.id != pool.id {
                 continue;
             }
-            if let Some(bins) = cache.entries[e].bins.as_mut() {
+            let own = &mut cache.entries[e];
+            if own.recent_bytes > 0 && block(own.recent).seq() <= upto {
+                own.recent_bytes = 0;
+                pruned.push((own.recent, Vec::new()));
+            }
+            if let Some(bins) = own.bins.as_mut() {
                 while let Some(index) = bins.take_upto(upto) {
                     pruned.push((index, Vec::new()));
                 }
@@ -350,7 +355,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
         for (own, gone) in shared.entries.iter_mut().zip(cache.entries.iter()) {
-            debug_assert!(gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
+            debug_assert!(gone.recent_bytes == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
             own.counts.add(&gone.counts);
         }
     }

@@ -6,7 +6,7 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::bins::Bins;
-use super::block::{Block, FREE, LIVE, NIL, Stock, UNUSED, block};
+use super::block::{Block, FREE, INDEXED, LIVE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
@@ -15,6 +15,7 @@ use crate::device_source::model::ModelDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions};
 use crate::handle::{self, DeviceId, PoolId};
 use crate::order::{self, At, Order, State, StreamMutexGuard, StreamRef};
+use crate::rules;
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -52,6 +53,19 @@ pub(crate) struct PoolCache {
 pub(crate) struct EntryCache {
     /// The largest request the entry accepts.
     pub(crate) bound: u64,
+    /// Bytes of the *recent* block: the one this stream freed last, its own but not merged yet. 0: there is none.
+    pub(crate) recent_bytes: u64,
+    pub(crate) recent: u32,
+    /// Blocks match by their exact size.
+    pub(crate) exact: bool,
+    /// Blocks are carved from pages.
+    pub(crate) carves: bool,
+    /// Frees leave a recent block.
+    pub(crate) keeps_recent: bool,
+    /// Frees are not for the hot path.
+    pub(crate) slow_free: bool,
+    /// The entry has a list of empty pages.
+    pub(crate) lists_empty: bool,
     /// Towards the entry's mark of used bytes.
     pub(crate) room: Room,
     pub(crate) bins: Option<Box<Bins>>,
@@ -103,6 +117,13 @@ impl PoolCache {
                 .iter()
                 .map(|entry| EntryCache {
                     bound: entry.accept.min(entry.accept_need),
+                    recent_bytes: 0,
+                    recent: NIL,
+                    exact: entry.kind == Kind::Direct,
+                    carves: entry.carves(),
+                    keeps_recent: entry.keeps_recent(),
+                    slow_free: entry.slow_free,
+                    lists_empty: entry.kind != Kind::Mapped,
                     room: Room::default(),
                     bins: None,
                     published: false,
@@ -119,80 +140,54 @@ impl PoolCache {
             None => &mut self.room,
         }
     }
+}
 
-    /// Makes room for `bytes` in an entry and the pool, from the stream in `slot`, which is locked. `false`: other threads
-    /// are at work, and the slow path must do it.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn widen(&mut self, slot: u32, entry: usize, bytes: u64) -> bool {
-        let pool = self.pool.clone();
-        for mark in [entry, pool.entries.len()] {
-            let have = self.room(mark).bytes;
-            if have >= bytes {
-                continue;
-            }
-            let mut missing = bytes - have;
-            let mut list = pool.roomy[mark].lock();
-            let mut at = 0;
-            while let Some(&other) = list.get(at).filter(|_| missing > 0) {
-                if other == slot {
-                    at += 1;
-                    continue;
-                }
-                if other == NO_STREAM {
-                    return false;
-                }
-                let Some(mut guard) = STREAMS.at(other).state.try_lock() else { return false };
-                let part = match guard.attach.room(&pool, mark) {
-                    Some(room) => {
-                        let part = room.part_with(missing);
-                        room.listed = room.bytes > 0;
-                        if room.listed {
-                            at += 1;
-                        } else {
-                            list.swap_remove(at);
-                        }
-                        part
-                    }
-                    None => {
-                        list.swap_remove(at);
-                        0
-                    }
-                };
-                self.room(mark).bytes += part;
-                missing = missing.saturating_sub(part);
-            }
-            pool.mark(mark).fetch_add(missing, Relaxed);
-            let room = self.room(mark);
-            room.bytes += missing;
-            // It may have more than it asked for.
-            if !std::mem::replace(&mut room.listed, true) {
-                list.push(slot);
-            }
+/// Makes `room` towards a mark `bytes` large, on the stream in `slot`, which is locked. `false`: other threads are at work,
+/// and the slow path must do it.
+#[cold]
+#[inline(never)]
+pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bool {
+    let mut missing = bytes.saturating_sub(room.bytes);
+    let mut list = pool.roomy[mark].lock();
+    let mut at = 0;
+    while let Some(&other) = list.get(at).filter(|_| missing > 0) {
+        if other == slot {
+            at += 1;
+            continue;
         }
-        true
+        if other == NO_STREAM {
+            return false;
+        }
+        let Some(mut guard) = STREAMS.at(other).state.try_lock() else { return false };
+        let Some(theirs) = guard.attach.room(pool, mark) else {
+            list.swap_remove(at);
+            continue;
+        };
+        let part = theirs.part_with(missing);
+        theirs.listed = theirs.bytes > 0;
+        if theirs.listed {
+            at += 1;
+        } else {
+            list.swap_remove(at);
+        }
+        room.bytes += part;
+        missing = missing.saturating_sub(part);
     }
-
-    /// Gives `bytes` of an entry back as room.
-    #[inline(always)]
-    pub(crate) fn give_room(&mut self, slot: u32, entry: usize, bytes: u64) {
-        let own = &mut self.entries[entry].room;
-        own.bytes += bytes;
-        self.room.bytes += bytes;
-        if !own.listed || !self.room.listed {
-            self.list_room(slot, entry);
-        }
+    pool.mark(mark).fetch_add(missing, Relaxed);
+    room.bytes += missing;
+    // It may have more than it asked for.
+    if !std::mem::replace(&mut room.listed, true) {
+        list.push(slot);
     }
+    true
+}
 
-    #[cold]
-    #[inline(never)]
-    fn list_room(&mut self, slot: u32, entry: usize) {
-        let pool = self.pool.clone();
-        for mark in [entry, pool.entries.len()] {
-            if !std::mem::replace(&mut self.room(mark).listed, true) {
-                pool.roomy[mark].lock().push(slot);
-            }
-        }
+/// Puts a stream with room on the list for a mark.
+#[cold]
+#[inline(never)]
+pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
+    if !std::mem::replace(&mut room.listed, true) {
+        pool.roomy[mark].lock().push(slot);
     }
 }
 
@@ -315,6 +310,10 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn carves(&self) -> bool {
         matches!(self.kind, Kind::Sliced | Kind::Cuda | Kind::Mapped)
+    }
+    /// A stream's last free stays unmerged for a while.
+    pub(crate) fn keeps_recent(&self) -> bool {
+        self.carves() && !self.slow_free && !rules::off(rules::MERGE)
     }
     pub(crate) fn page_bytes(&self, need: u64, granularity: u64) -> Option<u64> {
         match self.kind {
@@ -662,7 +661,7 @@ impl Drop for Device {
             let mut state = record.state.lock();
             if record.is(self.uid, stream) {
                 record.forget();
-                state.live = false;
+                state.close();
                 state.attach.pools = Vec::new();
                 state.attach.stock.give_back();
                 let used_up = handle::used_up(state.generation);
@@ -739,9 +738,17 @@ impl<'a> Slow<'a> {
         caches[index].as_mut().expect("just made")
     }
 
-    /// The streams that hold free blocks of an entry, all locked, lowest id first; streams found to hold none leave
-    /// the list.
+    /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
     pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Vec<StreamRef> {
+        let list = self.published(pool, entry);
+        for &stream in &list {
+            self.settle(stream, pool, entry);
+        }
+        list
+    }
+
+    /// The same, with recent blocks left as they are; streams found to hold none leave the list.
+    pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Vec<StreamRef> {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
         list.sort_unstable();
         list.retain(|&stream| {
@@ -750,7 +757,7 @@ impl<'a> Slow<'a> {
                 return false;
             }
             let cache = &mut self.cache(stream.slot(), pool).entries[entry];
-            let holds = cache.bins.as_ref().is_some_and(|bins| bins.count > 0);
+            let holds = cache.recent_bytes > 0 || cache.bins.as_ref().is_some_and(|bins| bins.count > 0);
             if !holds {
                 cache.published = false;
             }
@@ -815,6 +822,25 @@ impl<'a> Slow<'a> {
         }
     }
 
+    /// Gives `bytes` of an entry back as a stream's room.
+    pub(crate) fn give_room(&mut self, pool: &Arc<Pool>, entry: usize, stream: StreamRef, bytes: u64) {
+        let cache = self.cache(stream.slot(), pool);
+        for mark in [entry, pool.entries.len()] {
+            let room = cache.room(mark);
+            room.bytes += bytes;
+            list_room(pool, mark, room, stream.slot());
+        }
+    }
+
+    /// Merges a stream's recent block.
+    pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
+        self.cache(stream.slot(), pool);
+        let Caches { pools, stock } = &mut self.state(stream.slot()).attach;
+        if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
+            cache.entries[e].settle(pool.unit_log2(), stream, stock);
+        }
+    }
+
     /// Used bytes towards a mark: the mark less all room.
     pub(crate) fn used(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) -> u64 {
         let attached = pool.attached.lock().clone();
@@ -846,26 +872,41 @@ impl EntryCache {
     /// The bins to put a free block into; makes the stream known to the entry.
     #[inline(always)]
     pub(crate) fn bins_to_fill(&mut self, pool: &Pool, entry: usize, me: StreamRef) -> &mut Bins {
+        self.publish(pool, entry, me);
+        self.bins.get_or_insert_with(|| Box::new(Bins::new(pool.unit_log2())))
+    }
+
+    /// Makes the stream known to the entry.
+    #[inline(always)]
+    fn publish(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
         if !self.published {
             self.published = true;
             pool.published[entry].lock().push(me);
         }
-        self.bins.get_or_insert_with(|| Box::new(Bins::new(pool.unit_log2())))
     }
-}
 
-/// What putting a free block into its bins came to.
-pub(crate) struct Merged {
-    pub(crate) merges: u64,
-    /// The block it became part of.
-    pub(crate) record: &'static Block,
-    /// A neighbour of the same domain is live.
-    pub(crate) beside_live: bool,
+    /// A block the stream has just freed becomes the recent one. The one before has been merged.
+    #[inline(always)]
+    pub(crate) fn keep_recent(&mut self, pool: &Pool, entry: usize, me: StreamRef, index: u32, bytes: u64) {
+        debug_assert!(self.recent_bytes == 0);
+        (self.recent, self.recent_bytes) = (index, bytes);
+        self.publish(pool, entry, me);
+    }
+
+    /// Merges the recent block: it becomes one of the stream's own like any other.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
+        if self.recent_bytes != 0 {
+            self.recent_bytes = 0;
+            let bins = self.bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
+            self.counts.merges += insert_merged(self.recent, block(self.recent), me, bins, None, stock);
+        }
+    }
 }
 
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
 /// Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE and whether it is UNUSED.
-/// All under the domain's lock.
+/// None of the neighbours is a recent block of the domain. All under the domain's lock. Returns how often it merged.
 #[inline(always)]
 pub(crate) fn insert_merged(
     mut index: u32,
@@ -874,43 +915,53 @@ pub(crate) fn insert_merged(
     bins: &mut Bins,
     mut unused: Option<&mut Bins>,
     stock: &mut Stock,
-) -> Merged {
+) -> u64 {
     let mut merges = 0;
-    let mut beside_live = false;
     debug_assert!(b.stream() == domain && b.has(FREE));
     // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
     let next = b.next();
     if next != NIL {
         let n = block(next);
-        if n.stream() == domain && n.addr() == b.end() && n.page() == b.page() {
-            if n.has(FREE) {
-                take_out(next, n, bins, unused.as_deref_mut());
-                absorb(index, b, next, n, stock);
-                merges += 1;
-            } else {
-                beside_live = n.has(LIVE);
-            }
+        if n.stream() == domain && n.has(FREE) {
+            debug_assert!(n.addr() == b.end() && n.page() == b.page());
+            take_out(next, n, bins, unused.as_deref_mut());
+            absorb(index, b, next, n, stock);
+            merges += 1;
         }
     }
     let prev = b.prev();
     if prev != NIL {
         let p = block(prev);
-        if p.stream() == domain && p.end() == b.addr() && p.page() == b.page() {
-            if p.has(FREE) {
-                take_out(prev, p, bins, unused.as_deref_mut());
-                absorb(prev, p, index, b, stock);
-                (index, b) = (prev, p);
-                merges += 1;
-            } else {
-                beside_live |= p.has(LIVE);
-            }
+        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
+            take_out(prev, p, bins, unused.as_deref_mut());
+            absorb(prev, p, index, b, stock);
+            (index, b) = (prev, p);
+            merges += 1;
         }
     }
     match unused {
         Some(unused) if b.has(UNUSED) => unused.insert_record(index, b),
         _ => bins.insert_record(index, b),
     }
-    Merged { merges, record: b, beside_live }
+    merges
+}
+
+/// Whether a neighbour of the same domain, whose lock is held, is live.
+#[inline(always)]
+pub(crate) fn beside_own_live(b: &Block, me: StreamRef) -> bool {
+    let prev = b.prev();
+    if prev != NIL {
+        let p = block(prev);
+        if p.stream() == me && p.has(LIVE) && p.end() == b.addr() && p.page() == b.page() {
+            return true;
+        }
+    }
+    let next = b.next();
+    if next == NIL {
+        return false;
+    }
+    let n = block(next);
+    n.stream() == me && n.has(LIVE)
 }
 
 #[inline(always)]
@@ -924,7 +975,7 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 /// `right` becomes part of `left`; neither is in a structure.
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
-    let unused = l.flags() & r.flags() & UNUSED;
+    let unused = l.flags() & r.flags() & UNUSED | l.flags() & INDEXED;
     let next = r.next();
     l.set_seq(l.seq().max(r.seq()));
     l.set_next(next);
@@ -947,7 +998,7 @@ pub(crate) fn cut(index: u32, b: &Block, need: u64, stock: &mut Stock) -> Result
     let r = block(rest);
     let next = b.next();
     r.set_addr(b.addr() + need);
-    r.set_size_flags(size - need, flags);
+    r.set_size_flags(size - need, flags & !INDEXED);
     r.set_stream(b.stream());
     r.set_seq(b.seq());
     r.set_page(b.page());

@@ -142,6 +142,12 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
         }
         let cache = &cache.entries[e];
         counts.add(&cache.counts);
+        if cache.recent_bytes > 0 {
+            pending += 1;
+            pending_bytes += cache.recent_bytes;
+            free += 1;
+            largest = largest.max(cache.recent_bytes);
+        }
         if let Some(bins) = &cache.bins {
             pending += bins.count;
             pending_bytes += bins.bytes;
@@ -213,7 +219,17 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
     }
     for e in 0..pool.entries.len() {
         let (stats, _) = of_entry_locked(&mut slow, pool, e);
-        let holders = slow.holders(pool, e);
+        let holders = slow.published(pool, e);
+        let mut recent = Vec::new();
+        for &holder in &holders {
+            let own = &slow.cache(holder.slot(), pool).entries[e];
+            if own.recent_bytes > 0 {
+                if own.recent_bytes != block(own.recent).size() || block(own.recent).stream() != holder {
+                    return Err(format!("entry {e}: block {} is not the recent one it is said to be", own.recent));
+                }
+                recent.push(own.recent);
+            }
+        }
         let shared = pool.shared.lock();
         let own = &shared.entries[e];
         own.observed.check()?;
@@ -247,7 +263,10 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                     requested += b.requested();
                 } else {
                     free += 1;
-                    let mergeable = b.stream() != MULTI && pool.entries[e].carves();
+                    let mergeable = b.stream() != MULTI
+                        && pool.entries[e].carves()
+                        && !recent.contains(&at)
+                        && !recent.contains(&prev);
                     if prev != NIL && block(prev).has(FREE) && block(prev).stream() == b.stream() && mergeable {
                         return Err(format!("entry {e}: blocks {prev} and {at} should have merged"));
                     }
@@ -274,7 +293,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             }
             live += live_here;
         }
-        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64;
+        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64 + recent.len() as u64;
         let mut reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
         if pool.entries[e].kind == Kind::Mapped {
             reserved = own.mapped.chunks() * pool.entries[e].page_size;
@@ -301,6 +320,10 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                     wrong = Some(index);
                 }
             });
+            let own = &slow.cache(holder.slot(), pool).entries[e];
+            if own.recent_bytes > 0 && block(own.recent).seq() <= observed {
+                wrong = Some(own.recent);
+            }
             if let Some(index) = wrong {
                 return Err(format!("entry {e}: block {index} is in the wrong cache"));
             }

@@ -81,7 +81,8 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
         return Err(handle::gone(handle::Kind::Stream, id.0));
     }
     device.tell(&Event::StreamRelease { id: stream.id() });
-    (state.live, state.released) = (false, true);
+    state.close();
+    state.released = true;
     release::forget_if_done(&mut slow, stream);
     Ok(())
 }
