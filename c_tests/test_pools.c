@@ -290,11 +290,14 @@ static void a_tiny_request_never_occupies_a_whole_big_free_block(void)
 static void neighbours_freed_on_one_stream_merge(void)
 {
     struct scene t = lazy("sliced(page_size=4MiB)");
-    smp_allocation a = alloc_on(t.pool, 1 * MIB, t.s1), b = alloc_on(t.pool, 1 * MIB, t.s1), c;
-    alloc_on(t.pool, 2 * MIB, t.s1);
+    smp_allocation a = alloc_on(t.pool, 1 * MIB, t.s1), b = alloc_on(t.pool, 1 * MIB, t.s1), c, last;
+    alloc_on(t.pool, 1 * MIB, t.s1);
+    last = alloc_on(t.pool, 512, t.s1);
     free_on(a, t.s1);
     free_on(b, t.s1);
-    CHECK_EQ(pool_stats(t.pool).pending, 1); /* one block now */
+    CHECK_EQ(pool_stats(t.pool).pending, 2); /* the one freed last is kept as it is */
+    free_on(last, t.s1);
+    CHECK_EQ(pool_stats(t.pool).pending, 2); /* a and b are one block now */
     CHECK_EQ(pool_stats(t.pool).largest_free, 2 * MIB);
     c = alloc_on(t.pool, 2 * MIB, t.s1);
     CHECK_EQ(address(c), BASE);
