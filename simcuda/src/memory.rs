@@ -338,12 +338,16 @@ impl Memory {
         (devices & access.devices != 0).then(|| (region.host + (address - start), region.len - (address - start)))
     }
 
-    /// Whether all of `address .. address + len` can be reached now.
+    /// Whether all of `address .. address + len` can be reached now. Only mappings may be crossed from one into the next.
     pub fn accessible(&self, address: u64, len: u64, access: Access) -> bool {
         let (mut at, mut left) = (address, len);
         while left > 0 {
             match self.host_of(at, access) {
                 Some((_, follow)) => {
+                    let mapped = |region: &Region| matches!(region.kind, Kind::Mapped { .. });
+                    if follow < left && !self.find(at).is_some_and(|(_, region)| mapped(region)) {
+                        return false;
+                    }
                     let part = follow.min(left);
                     at += part;
                     left -= part;
@@ -461,14 +465,24 @@ mod tests {
 
     #[test]
     fn a_copy_crosses_from_one_region_into_the_next() {
+        const MAPPED: Kind = Kind::Mapped { device: 0, handle: 1 };
         let mut memory = Memory::new(64 << 20);
         let at = memory.take(1024, 512).unwrap();
-        memory.back(at, 512, PLAIN).unwrap();
-        memory.back(at + 512, 512, PLAIN).unwrap();
+        memory.back(at, 512, MAPPED).unwrap();
+        memory.back(at + 512, 512, MAPPED).unwrap();
         let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
         memory.write(Place::Device(at + 10), &bytes).unwrap();
         assert_eq!(memory.read(Place::Device(at + 10), 1000).unwrap(), bytes);
         assert!(memory.accessible(at, 1024, Access::READ) && !memory.accessible(at, 1025, Access::READ));
+    }
+
+    #[test]
+    fn plain_memory_ends_where_its_neighbour_begins() {
+        let mut memory = Memory::new(64 << 20);
+        let at = memory.take(1024, 512).unwrap();
+        memory.back(at, 512, PLAIN).unwrap();
+        memory.back(at + 512, 512, PLAIN).unwrap();
+        assert!(memory.accessible(at, 512, Access::READ) && !memory.accessible(at, 513, Access::READ));
     }
 
     #[test]

@@ -69,3 +69,25 @@ fn captures() {
 fn pools() {
     run("pools", &[("SIMCUDA_DEVICES", "2")]);
 }
+
+#[test]
+fn streams() {
+    run("streams", &[]);
+}
+
+#[test]
+fn copies() {
+    run("copies", &[]);
+}
+
+#[test]
+fn controls() {
+    run(
+        "controls",
+        &[
+            ("SIMCUDA_FAIL", "cuMemFree_v2:2:999"),
+            ("SIMCUDA_MISSING", "cuMemcpy,cuMemFree_v2"),
+            ("SIMCUDA_LOG", "calls.log"),
+        ],
+    );
+}

@@ -40,7 +40,7 @@ fn attribute(c: &Call, which: i32, device: usize) -> code::Result<i32> {
 
 fn look_up(c: &Call, name: In<c_char>, version: i32, flags: u64) -> code::Result<(u64, i32)> {
     let name = name.text()?;
-    if flags & !3 != 0 || flags == 3 {
+    if flags & !3 != 0 || flags == 3 || version > c.config().driver_version {
         return Err(code::INVALID_VALUE);
     }
     let missing = c.missing();
@@ -72,17 +72,16 @@ entries! {
     }
     "cuGetProcAddress" 11030 cuGetProcAddress => (c, name: In<c_char>, to: Out<u64>, version: i32, flags: u64) {
         to.check()?;
-        let (address, status) = look_up(c, name, version, flags)?;
-        to.set(address)?;
-        if status == 0 { Ok(()) } else { Err(code::NOT_FOUND) }
+        let (address, _) = look_up(c, name, version, flags)?;
+        // Null, and success, when there is none.
+        to.set(address)
     }
     "cuGetProcAddress" 12000 cuGetProcAddress_v2 => (
         c, name: In<c_char>, to: Out<u64>, version: i32, flags: u64, status: Out<i32>) {
         to.check()?;
         let (address, found) = look_up(c, name, version, flags)?;
-        to.set(address)?;
         status.set_if_wanted(found);
-        if found == 0 { Ok(()) } else { Err(code::NOT_FOUND) }
+        to.set(address)
     }
 
     "cuDeviceGet" 2000 cuDeviceGet => (c, to: Out<i32>, ordinal: i32) {
