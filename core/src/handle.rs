@@ -58,6 +58,12 @@ pub(crate) fn decode(kind: Kind, bits: u64) -> Option<(u32, u32)> {
     Some(((bits & ((1 << SLOT_BITS) - 1)) as u32, (bits >> SLOT_BITS) as u32))
 }
 
+/// The slot that bits would name if they were a handle, for a caller that then compares all of them with the record's.
+#[inline(always)]
+pub(crate) fn slot(bits: u64) -> u32 {
+    (bits & ((1 << SLOT_BITS) - 1)) as u32
+}
+
 /// The error for bits that are no handle of `kind` that was ever given out.
 #[cold]
 pub(crate) fn invalid(kind: Kind, bits: u64) -> Error {

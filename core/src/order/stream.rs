@@ -26,7 +26,8 @@ pub(crate) struct State<X> {
     pub(crate) generation: u32,
     /// The handle is good: created and not released.
     pub(crate) live: bool,
-    /// The handle's bits while it is good, else 0: what the hot path compares.
+    /// The handle's bits while it is good, else 0 (and 0 for the legacy stream, which goes by its own names): what the hot
+    /// path compares.
     pub(crate) handle: u64,
     pub(crate) released: bool,
     pub(crate) me: StreamRef,
@@ -114,7 +115,9 @@ impl<X> State<X> {
 
     /// The stream begins: `me`, `generation` and `non_blocking` are set.
     pub(super) fn begin(&mut self) {
-        self.handle = handle::encode(handle::Kind::Stream, self.generation, self.me.slot());
+        if !self.is_legacy() {
+            self.handle = handle::encode(handle::Kind::Stream, self.generation, self.me.slot());
+        }
         if self.non_blocking || self.is_legacy() {
             (self.joined, self.dirty) = (u64::MAX, true);
         }

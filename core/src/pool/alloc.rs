@@ -1,14 +1,14 @@
 //! Allocation: the hot path on a stream's own frees, and everything else in the order of `docs/placement.md` §6–§8.
 
 use super::bins::{Bins, Upto};
-use super::block::{Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, UNUSED, block, live_flags};
+use super::block::{
+    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags,
+};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
 use super::registry::POOLS;
-use super::state::{
-    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, cut, widen,
-};
+use super::state::{Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, cut, widen};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::error::{Error, Result, Status};
@@ -46,20 +46,19 @@ pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<Allocati
 /// included.
 #[inline(always)]
 fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
-    let (pool_slot, pool_generation) = handle::decode(handle::Kind::Pool, pool.0)?;
-    let record_slot = match handle::decode(handle::Kind::Stream, stream.0) {
-        Some((slot, _)) => slot,
-        None if stream.0 <= 1 => POOLS.get(pool_slot)?.legacy(pool_generation)?,
-        None => return None,
+    let pool_slot = handle::slot(pool.0);
+    let (record, handle) = match stream.0 {
+        0 | 1 => (STREAMS.get(POOLS.legacy(pool)?)?, 0),
+        bits => (STREAMS.get(handle::slot(bits))?, bits),
     };
-    let record = STREAMS.get(record_slot)?;
     let mut guard = record.state.lock();
     let state = &mut *guard;
-    if stream.0 > 1 && state.handle != stream.0 {
+    if state.handle != handle {
         return None;
     }
     let Caches { pools, stock } = &mut state.attach;
-    let PoolCache { pool: owner, share, room, entries } = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let owner = &*cache.pool;
     let device = &*owner.device;
     if owner.id != pool
         || owner.slow_only.load(Relaxed) != 0
@@ -72,55 +71,33 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     }
     let mask = device.options.alignment - 1;
     let need = (size.max(1) + mask) & !mask;
-    let (e, cached) = entries.iter_mut().enumerate().find(|(_, entry)| size <= entry.bound)?;
+    let (e, cached) = cache.entries.iter_mut().enumerate().find(|(_, entry)| size <= entry.bound)?;
     let (index, b, bytes);
-    if cached.recent_bytes == need {
+    if cached.recent_bytes == need && cached.room.bytes >= need && cache.room.bytes >= need {
         index = cached.recent;
         b = block(index);
         bytes = need;
-        if !ready(b, bytes, owner, e, cached, room, record_slot) {
+        if b.generation() >= GENERATION_LIMIT {
             return None;
         }
         cached.recent_bytes = 0;
     } else {
-        cached.settle(mask.trailing_ones(), state.me, stock);
-        let bins = cached.bins.as_mut()?;
-        index = if cached.exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) };
-        if index == NIL {
-            return None;
-        }
-        b = block(index);
-        bytes = if cached.carves { need } else { b.size() };
-        if !ready(b, bytes, owner, e, cached, room, record_slot) {
-            return None;
-        }
-        let bins = cached.bins.as_mut()?;
-        bins.remove_record(index, b);
-        if cached.carves {
-            match cut(index, b, need, stock) {
-                Ok(Some((rest, r))) => {
-                    bins.insert_record(rest, r);
-                    cached.counts.splits += 1;
-                }
-                Ok(None) => {}
-                Err(()) => {
-                    bins.insert(index);
-                    return None;
-                }
-            }
-            note_start(index, b);
-        }
+        (index, b, bytes) = own_block(cache, e, need, state.me, stock)?;
     }
+    let cached = &mut cache.entries[e];
     cached.room.bytes -= bytes;
-    room.bytes -= bytes;
+    cache.room.bytes -= bytes;
     cached.counts.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
-    share.allocs.store(share.allocs.load(Relaxed) + 1, Relaxed);
+    let allocs = &cache.share.allocs;
+    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
     let generation = b.generation() + 1;
     b.set_generation(generation);
     b.set_requested(size);
     b.set_flags(live_flags(Reason::SameStream as u64, 0));
-    device.order.mark_dirty(&mut state.dirty, state.me);
+    if !state.dirty {
+        cache.pool.device.order.mark_dirty(&mut state.dirty, state.me);
+    }
     let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {
@@ -129,16 +106,63 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
     Some(AllocationId(handle::encode(handle::Kind::Allocation, generation, index)))
 }
 
-/// The block's record can have another handle, and there is room for its bytes.
-#[inline(always)]
-fn ready(b: &Block, bytes: u64, pool: &Pool, e: usize, own: &mut EntryCache, whole: &mut Room, slot: u32) -> bool {
-    b.generation() < GENERATION_LIMIT
-        && (own.room.bytes >= bytes || widen(pool, e, &mut own.room, slot, bytes))
-        && (whole.bytes >= bytes || widen(pool, pool.entries.len(), whole, slot, bytes))
+/// Takes the stream's own block for `need` bytes out of its structure, cuts it, and makes room for its bytes: (index,
+/// record, bytes). Apart from [`fast`], which is shorter without it where the recent block serves.
+#[inline(never)]
+fn own_block(
+    cache: &mut PoolCache,
+    e: usize,
+    need: u64,
+    me: StreamRef,
+    stock: &mut Stock,
+) -> Option<(u32, &'static Block, u64)> {
+    let PoolCache { pool, room, entries, .. } = cache;
+    let cached = entries.get_mut(e)?;
+    let recent = cached.recent_bytes == need;
+    let index = if recent {
+        cached.recent
+    } else {
+        cached.settle(pool.unit_log2(), me, stock);
+        let bins = cached.bins.as_mut()?;
+        if cached.exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) }
+    };
+    if index == NIL {
+        return None;
+    }
+    let b = block(index);
+    let bytes = if cached.carves { need } else { b.size() };
+    if b.generation() >= GENERATION_LIMIT
+        || !(cached.room.bytes >= bytes || widen(pool, e, &mut cached.room, me.slot(), bytes))
+        || !(room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
+    {
+        return None;
+    }
+    if recent {
+        cached.recent_bytes = 0;
+        return Some((index, b, bytes));
+    }
+    let bins = cached.bins.as_mut()?;
+    bins.remove_record(index, b);
+    if cached.carves {
+        match cut(index, b, need, stock) {
+            Ok(Some((rest, r))) => {
+                bins.insert_record(rest, r);
+                cached.counts.splits += 1;
+            }
+            Ok(None) => {}
+            Err(()) => {
+                bins.insert(index);
+                return None;
+            }
+        }
+        note_start(index, b);
+    }
+    Some((index, b, bytes))
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.
 #[cold]
+#[inline(never)]
 pub(super) fn settle_after(guard: StreamGuard, pool_slot: u32) {
     let device = guard.attach.pools.get(pool_slot as usize).and_then(|c| c.as_ref()).map(|c| c.pool.device.clone());
     let me = guard.me;

@@ -100,6 +100,7 @@ fn join(left: u32, right: u32) -> u32 {
 }
 
 /// Puts `node` under `root`. On the way down only minima that the newcomer lowers are written.
+#[inline(never)]
 fn insert(root: u32, node: u32, n: &Block) -> u32 {
     let (at_key, rank, seq) = (key_of(n), priority(node), n.seq());
     let mut parent: Option<&Block> = None;
@@ -143,6 +144,7 @@ fn set_child(parent: &Block, left: bool, child: u32) {
 const DEPTH: usize = 32;
 
 /// Takes `node` from under `root`. Minima on the path are worked out again only where the leaver was the minimum.
+#[inline(never)]
 fn remove(root: u32, node: u32, n: &Block) -> u32 {
     let (at_key, seq) = (key_of(n), n.seq());
     let mut path = [NIL; DEPTH];
@@ -209,6 +211,7 @@ fn lower_bound(root: u32, from: (u64, u64)) -> u32 {
 }
 
 /// The smallest key >= `from` whose block is acceptable.
+#[inline(never)]
 fn first_from(root: u32, from: (u64, u64), upto: Upto) -> u32 {
     if root == NIL {
         return NIL;
@@ -314,6 +317,12 @@ impl Bins {
         } else {
             self.roots[c] = insert(root, node, b);
         }
+    }
+
+    /// The same, not inlined.
+    #[inline(never)]
+    pub(crate) fn insert_out_of_line(&mut self, node: u32, b: &Block) {
+        self.insert_record(node, b);
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
 use super::alloc::{largest_per_stream, settle_after};
-use super::block::{FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
+use super::block::{Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
@@ -38,14 +38,13 @@ pub fn free(allocation: AllocationId) -> Result<()> {
 fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
     let b = super::block::BLOCKS.get(index)?;
-    let record = match handle::decode(handle::Kind::Stream, stream.0) {
-        Some((slot, _)) => STREAMS.get(slot)?,
-        None if stream.0 <= 1 && b.has(LIVE) => STREAMS.get(page(b.page()).legacy.load(Relaxed))?,
-        None => return None,
+    let (record, handle) = match stream.0 {
+        0 | 1 => (STREAMS.get(legacy_of(b)?)?, 0),
+        bits => (STREAMS.get(handle::slot(bits))?, bits),
     };
     let mut guard = record.state.lock();
     let state = &mut *guard;
-    if stream.0 > 1 && state.handle != stream.0 {
+    if state.handle != handle {
         return None;
     }
     let me = state.me;
@@ -77,10 +76,12 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     let bytes = b.size();
     cached.counts.requested -= b.requested() as i64;
     cached.counts.frees += 1;
+    if !state.dirty {
+        device.order.mark_dirty(&mut state.dirty, me);
+    }
     if cached.keeps_recent {
         cached.settle(device.options.alignment.trailing_zeros(), me, stock);
     }
-    device.order.mark_dirty(&mut state.dirty, me);
     b.set_seq(state.submitted + 1);
     b.set_flags(FREE);
     if cached.keeps_recent {
@@ -89,12 +90,12 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
             super::release::emptied(pool, e, b, home);
         }
     } else {
-        cached.bins_to_fill(pool, e, me).insert_record(index, b);
+        cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
         super::release::emptied(pool, e, b, home);
     }
     cached.room.bytes += bytes;
     room.bytes += bytes;
-    if !cached.room.listed || !room.listed {
+    if !(cached.room.listed & room.listed) {
         list_room(pool, e, &mut cached.room, me.slot());
         list_room(pool, pool.entries.len(), room, me.slot());
     }
@@ -103,6 +104,12 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
         settle_after(guard, pool_slot);
     }
     Some(())
+}
+
+/// Slot of the legacy stream of the device of a block that is live, as far as can be seen without locks.
+#[cold]
+fn legacy_of(b: &Block) -> Option<u32> {
+    b.has(LIVE).then(|| page(b.page()).legacy.load(Relaxed))
 }
 
 /// The live block a handle names, with its domain locked.

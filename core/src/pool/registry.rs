@@ -41,6 +41,12 @@ impl Registry {
     pub(crate) fn get(&self, slot: u32) -> Option<&PoolSlot> {
         self.0.get(slot)
     }
+    /// Slot of the legacy stream of a pool's device, if the handle is one of a pool that was not replaced since.
+    #[cold]
+    pub(crate) fn legacy(&self, pool: PoolId) -> Option<u32> {
+        let (slot, generation) = handle::decode(handle::Kind::Pool, pool.0)?;
+        self.get(slot)?.legacy(generation)
+    }
     /// A slot and the handle its pool will have.
     pub(crate) fn open(&self) -> Option<(u32, PoolId)> {
         let slot = self.0.take_one()?;

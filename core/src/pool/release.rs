@@ -21,7 +21,7 @@ use std::sync::atomic::{
 
 /// A block was freed, and is not merged yet. If it may have been the last live one of its page, the page is put on the entry's
 /// list of empty ones. (A Mapped entry gives back chunks, and has no such list.)
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn emptied(pool: &Pool, e: usize, b: &'static Block, home: &Page) {
     if pool.entries[e].kind != Kind::Mapped && may_be_empty(b, home) {
         home.rest.free_since.store(pool.allocations(), Relaxed);

@@ -880,9 +880,15 @@ impl EntryCache {
     #[inline(always)]
     fn publish(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
         if !self.published {
-            self.published = true;
-            pool.published[entry].lock().push(me);
+            self.publish_now(pool, entry, me);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn publish_now(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
+        self.published = true;
+        pool.published[entry].lock().push(me);
     }
 
     /// A block the stream has just freed becomes the recent one. The one before has been merged.
@@ -897,8 +903,17 @@ impl EntryCache {
     #[inline(always)]
     pub(crate) fn settle(&mut self, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
         if self.recent_bytes != 0 {
-            self.recent_bytes = 0;
-            let bins = self.bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
+            self.merge_recent(unit_log2, me, stock);
+        }
+    }
+
+    #[inline(never)]
+    fn merge_recent(&mut self, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
+        self.recent_bytes = 0;
+        if self.bins.is_none() {
+            self.bins = Some(Box::new(Bins::new(unit_log2)));
+        }
+        if let Some(bins) = &mut self.bins {
             self.counts.merges += insert_merged(self.recent, block(self.recent), me, bins, None, stock);
         }
     }
@@ -946,13 +961,14 @@ pub(crate) fn insert_merged(
     merges
 }
 
-/// Whether a neighbour of the same domain, whose lock is held, is live.
+/// Whether a live block of the same page and domain, whose lock is held, is seen beside this one.
 #[inline(always)]
 pub(crate) fn beside_own_live(b: &Block, me: StreamRef) -> bool {
+    // The link to the left may be old; a live block of the same page says as much, wherever it lies.
     let prev = b.prev();
     if prev != NIL {
         let p = block(prev);
-        if p.stream() == me && p.has(LIVE) && p.end() == b.addr() && p.page() == b.page() {
+        if p.stream() == me && p.has(LIVE) && p.page() == b.page() {
             return true;
         }
     }
@@ -1017,6 +1033,7 @@ const LOOK: usize = 16;
 
 /// Whether all blocks of a page may be free, seen from one that just became so: `false` only if a live one was seen.
 /// What cannot be told is answered with `true`, for whoever gives pages back checks again.
+#[inline(never)]
 pub(crate) fn may_be_empty(b: &'static Block, home: &Page) -> bool {
     if b.size() == home.bytes.load(Relaxed) {
         return true;
