@@ -751,6 +751,66 @@ static void figures_never_underflow_and_always_add_up(void)
     scene_end(&t);
 }
 
+/* ---- mapped ---------------------------------------------------------------------------------------------------- */
+
+/* Three blocks of three chunks of 2 MiB, the middle one freed on s1: nine chunks held, six live, three idle. */
+static void make_a_hole(struct scene *t)
+{
+    smp_allocation middle;
+    alloc_on(t->pool, 6 * MIB, t->s1);
+    middle = alloc_on(t->pool, 6 * MIB, t->s1);
+    alloc_on(t->pool, 6 * MIB, t->s1);
+    CHECK_EQ(pool_stats(t->pool).reserved, 18 * MIB);
+    free_on(middle, t->s1);
+}
+
+static void a_mapped_pool_moves_idle_chunks_before_it_asks_for_more(void)
+{
+    struct scene t = lazy("mapped(); policies(internal_dependencies=off)");
+    make_a_hole(&t);
+    /* Ten chunks are the most used now, and a twelfth more may be held: ten. */
+    CHECK_EQ(address(alloc_on(t.pool, 8 * MIB, t.s1)), BASE + 18 * MIB);
+    CHECK_EQ(pool_stats(t.pool).reserved, 20 * MIB);
+    CHECK_EQ(pool_stats(t.pool).chunk_moves, 3);
+    scene_end(&t);
+}
+
+static void addresses_that_a_chunk_left_are_used_again_only_when_its_points_are_observed(void)
+{
+    struct scene t = lazy("mapped(); policies(internal_dependencies=off)");
+    smp_allocation after;
+    make_a_hole(&t);
+    alloc_on(t.pool, 8 * MIB, t.s1);
+    after = alloc_on(t.pool, 4 * MIB, t.s1);
+    CHECK_EQ(address(after), BASE + 26 * MIB); /* not the hole's first address, BASE + 6 MiB */
+    CHECK_EQ(address(alloc_on(t.pool, 2 * MIB, t.s1)), BASE + 30 * MIB); /* held beyond what is used */
+    must(smp_stream_synchronize(t.device, t.s1));
+    /* Three chunks are missing here and at the end alike; the smaller hole is taken. */
+    CHECK_EQ(address(alloc_on(t.pool, 6 * MIB, t.s1)), BASE + 6 * MIB);
+    scene_end(&t);
+}
+
+static void what_a_block_leaves_of_a_moved_chunk_keeps_its_points(void)
+{
+    struct scene t = lazy("mapped(max_pool_size=20MiB); policies(internal_dependencies=off, opportunistic=off)");
+    smp_allocation blocks[5], refused = NULL;
+    smp_event event;
+    int i;
+    for (i = 0; i < 5; ++i) blocks[i] = alloc_on(t.pool, 4 * MIB, t.s1);
+    free_on(blocks[1], t.s1);
+    free_on(blocks[3], t.s1);
+    event = record_on(t.device, t.s1);
+    wait_for(t.device, t.s2, event);
+    /* Three chunks come from two holes; of the third, half is left over. */
+    CHECK_EQ(address(alloc_on(t.pool, 5 * MIB, t.s2)), BASE + 20 * MIB);
+    CHECK_EQ(pool_stats(t.pool).chunk_moves, 3);
+    /* Another stream is not ordered after s1's frees; s1 is. */
+    CHECK_STATUS(smp_alloc_async(t.pool, 512, new_stream(t.device), &refused), SMP_ERROR_CAPACITY_EXCEEDED);
+    CHECK_EQ(address(alloc_on(t.pool, MIB, t.s1)), BASE + 25 * MIB);
+    must(smp_event_destroy(event));
+    scene_end(&t);
+}
+
 /* ---- presets --------------------------------------------------------------------------------------------------- */
 
 static void the_sub_slices_preset_is_a_ladder_of_slices_with_an_exclusive_tail(void)
@@ -899,6 +959,9 @@ TEST_MAIN(RUN(an_exclusive_block_is_its_whole_page)
           RUN(figures_never_underflow_and_always_add_up)
           RUN(the_sub_slices_preset_is_a_ladder_of_slices_with_an_exclusive_tail)
           RUN(the_default_preset_maps_chunks_under_one_range)
+          RUN(a_mapped_pool_moves_idle_chunks_before_it_asks_for_more)
+          RUN(addresses_that_a_chunk_left_are_used_again_only_when_its_points_are_observed)
+          RUN(what_a_block_leaves_of_a_moved_chunk_keeps_its_points)
           RUN(on_a_device_that_cannot_map_the_default_preset_is_the_ladder_and_says_so)
           RUN(the_exclusive_pages_preset_has_size_buckets)
           RUN(a_cuda_pool_gives_a_large_request_a_page_of_its_own_rounded_up_to_32_mib))

@@ -49,6 +49,8 @@ pub(crate) struct Mapping {
     spare: Vec<Chunk>,
     /// Chunks that stand behind a place.
     mapped: u64,
+    /// With a `dealloc_period`: no chunk can go back by it before the pool has made so many allocations.
+    due: u64,
 }
 
 struct Range {
@@ -110,6 +112,7 @@ impl Range {
         }
         self.places[place] = chunk;
     }
+    /// A place became idle.
     fn set_since(&mut self, place: u64, since: u64) {
         let place = place as usize;
         if self.since.len() <= place {
@@ -266,7 +269,7 @@ fn vacate(
     points: Vec<At>,
     chunks: Vec<Option<Chunk>>,
 ) {
-    if points.is_empty() && unmap(shared, pool, e, index, &chunks) {
+    if (points.is_empty() || rules::off(rules::CHUNK_LEAVING)) && unmap(shared, pool, e, index, &chunks) {
         make_vacant(shared, e, index);
         return;
     }
@@ -344,6 +347,7 @@ impl Request<'_> {
             let budget = used.saturating_add(slack(used)) / size;
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
+            let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
             let sources = self.sources(&mut slow, &shared, e, &bound, &plan, wanted);
             let moves: u64 = sources.iter().map(|source| source.count).sum();
             let grow = missing - moves;
@@ -716,11 +720,13 @@ impl Request<'_> {
             for place in beyond..beyond + extra {
                 mapping.ranges[plan.range].set_since(place, now);
             }
+            mapping.due = mapping.due.min(now.saturating_add(pool.entries[e].period.unwrap_or(0)));
         }
         for (piece, given) in pieces {
             let unused = if given.reason == Reason::Fresh { UNUSED } else { 0 };
             block(piece).set_size_flags(block(piece).size(), FREE | unused);
-            super::free::place(slow, shared, pool, e, piece, given.points.clone());
+            let points = if rules::off(rules::CHUNK_POINTS) { Vec::new() } else { given.points.clone() };
+            super::free::place(slow, shared, pool, e, piece, points);
         }
         if let Some(more) = more {
             block(more).set_size_flags(block(more).size(), FREE | UNUSED);
@@ -785,6 +791,7 @@ pub(crate) fn note_idle(shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, slo
         let inside = low <= start && start + size <= high;
         if inside || is_free(slot, start, start + size) {
             range.set_since(place, now);
+            mapping.due = mapping.due.min(now.saturating_add(pool.entries[e].period.unwrap_or(0)));
         }
     }
 }
@@ -800,6 +807,11 @@ pub(super) fn release_chunks(
     period: Option<u64>,
     want: &mut impl FnMut(u64, u64) -> bool,
 ) -> u64 {
+    let now = pool.allocations();
+    if period.is_some() && now < shared.entries[e].mapped.due {
+        return 0;
+    }
+    let mut due = u64::MAX;
     // With every stream of the pool locked, what is free stays free.
     let attached = pool.attached.lock().clone();
     for slot in attached {
@@ -811,7 +823,6 @@ pub(super) fn release_chunks(
         // Chunks are looked at by the blocks as they are merged.
         slow.holders(pool, e);
     }
-    let now = pool.allocations();
     let mut given = 0;
     let spare = std::mem::take(&mut shared.entries[e].mapped.spare);
     for chunk in spare {
@@ -847,12 +858,17 @@ pub(super) fn release_chunks(
                 upto = run[..upto].partition_point(|&index| block(index).addr() < to);
                 let first = run[..upto].partition_point(|&index| block(index).end() <= from);
                 let since = range.since.get(place as usize).copied().unwrap_or(0);
-                if period.is_some_and(|period| now.saturating_sub(since) < period)
-                    || !want(pool.tally.reserved.load(Relaxed), size)
+                let ripe = since.saturating_add(period.unwrap_or(0));
+                if period.is_some() && now < ripe {
+                    due = due.min(ripe);
+                    continue;
+                }
+                if !want(pool.tally.reserved.load(Relaxed), size)
                     || !all_executed(slow, shared, pool, &run[first..upto], answers)
                     || !shared.stock.ensure(2 * gone.len() + 4)
                     || !give_back(slow, pool, e, chunk, from)
                 {
+                    due = due.min(now);
                     continue;
                 }
                 given += size;
@@ -877,6 +893,9 @@ pub(super) fn release_chunks(
                 vacate(shared, pool, e, empty, Vec::new(), chunks.into_iter().map(Some).collect());
             }
         }
+    }
+    if period.is_some() {
+        shared.entries[e].mapped.due = due;
     }
     given
 }
