@@ -4,14 +4,17 @@
 //! The rules are in `docs/placement.md`. Everything is named by handles that may be passed anywhere at any time; a bad
 //! one is an error. No function here panics on any argument.
 
-#![forbid(unsafe_code)]
+// Only the driver boundary (`device/cuda`) and the fork notice allow it.
+#![deny(unsafe_code)]
 
 #[path = "device/mod.rs"]
 mod device_source;
 pub mod error;
 mod handle;
 pub mod log;
+#[forbid(unsafe_code)]
 mod order;
+#[forbid(unsafe_code)]
 pub mod pool;
 pub mod report;
 pub mod rules;
@@ -21,7 +24,7 @@ pub mod trace;
 
 /// Devices: opening, asking, synchronising, closing.
 pub mod device {
-    pub use crate::device_source::{DeviceInfo, DeviceKind, ModelOptions};
+    pub use crate::device_source::{CudaOptions, DeviceInfo, DeviceKind, ModelOptions, PageSupply, cuda};
     pub use crate::runtime::device::*;
 }
 pub use runtime::{event, stream};

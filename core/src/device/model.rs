@@ -19,6 +19,12 @@ pub struct ModelOptions {
     pub host_backing: bool,
     /// The device can map chunks of memory under reserved addresses, as Mapped entries need it.
     pub mapping: bool,
+    /// As on CUDA, there may be work the library does not see: streams have executed only what an outside answer says,
+    /// and a point that stands for others' work is a new operation. For replaying what was recorded on CUDA.
+    pub opaque: bool,
+    /// With `opaque`: one event can stand for everything submitted to the device (`cuCtxRecordEvent`), so a host-ordered
+    /// free need not synchronise.
+    pub context_events: bool,
 }
 
 impl Default for ModelOptions {
@@ -30,6 +36,8 @@ impl Default for ModelOptions {
             lazy: false,
             host_backing: false,
             mapping: true,
+            opaque: false,
+            context_events: false,
         }
     }
 }
@@ -76,16 +84,17 @@ impl Supply {
             self.skip -= 1;
         } else if self.refuse > 0 {
             self.refuse -= 1;
-            return Err(Refused);
+            return Err(Refused::MEMORY);
         }
-        self.granted = self.granted.checked_add(bytes).filter(|&after| after <= self.capacity).ok_or(Refused)?;
+        self.granted =
+            self.granted.checked_add(bytes).filter(|&after| after <= self.capacity).ok_or(Refused::MEMORY)?;
         Ok(())
     }
     /// Puts `bytes` back, unless that is to be refused.
     fn put_back(&mut self, bytes: u64) -> std::result::Result<(), Refused> {
         if self.refuse_releases > 0 {
             self.refuse_releases -= 1;
-            return Err(Refused);
+            return Err(Refused::MEMORY);
         }
         self.granted -= bytes;
         Ok(())
@@ -129,13 +138,13 @@ impl ModelDevice {
             return Ok(Grant::default());
         }
         let length =
-            bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused)?;
+            bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused::MEMORY)?;
         let mut backing: Vec<u8> = Vec::new();
-        backing.try_reserve_exact(length).map_err(|_| Refused)?;
+        backing.try_reserve_exact(length).map_err(|_| Refused::MEMORY)?;
         // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.
         backing = vec![0; length];
         let base = backing.as_mut_ptr() as u64;
-        Ok(Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing) })
+        Ok(Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing), ..Grant::default() })
     }
 }
 
@@ -163,7 +172,7 @@ impl PageSource for ModelDevice {
 
     fn create_chunks(&self, count: u64, bytes: u64) -> std::result::Result<Vec<Chunk>, Refused> {
         let mut supply = self.supply.lock();
-        supply.take(count.checked_mul(bytes).ok_or(Refused)?)?;
+        supply.take(count.checked_mul(bytes).ok_or(Refused::MEMORY)?)?;
         let first = supply.next_chunk;
         supply.next_chunk += count;
         Ok((first..first + count).map(Chunk).collect())

@@ -17,6 +17,10 @@ pub(crate) struct EventState {
     pub(crate) device: u64,
     /// `None` until recorded; a never-recorded event counts as complete.
     pub(crate) recorded: Option<Recorded>,
+    /// Counts records begun, so that who looked before a driver call can tell whether it was still the same after.
+    pub(crate) version: u64,
+    /// The driver's handle, 0 where no driver is.
+    pub(crate) raw: u64,
 }
 
 /// What a record stored: the point and the clock of its stream at that point.

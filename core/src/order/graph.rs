@@ -25,6 +25,16 @@ pub(crate) struct Order {
     barrier_clock: Mutex<Clock>,
     pub(crate) streams: Mutex<BTreeSet<StreamRef>>,
     pub(crate) legacy: StreamRef,
+    /// There may be work the library does not see: nothing runs of itself here, an outside answer says how far a stream is.
+    pub(crate) opaque: bool,
+}
+
+/// A barrier that has its numbers and orders nothing yet.
+pub(crate) struct Barrier {
+    pub(crate) first: u64,
+    deps: Vec<At>,
+    /// What it comes after beside the blocking streams themselves.
+    extra: Vec<(StreamRef, u64)>,
 }
 
 /// What an operation about to be submitted is ordered after.
@@ -35,7 +45,13 @@ pub(crate) struct Now {
 
 impl Order {
     /// A new order with its legacy stream. `None`: out of slots.
-    pub(crate) fn new<X: Default>(table: &Table<X>, uid: u32, device_slot: u32, lazy: bool) -> Option<Order> {
+    pub(crate) fn new<X: Default>(
+        table: &Table<X>,
+        uid: u32,
+        device_slot: u32,
+        lazy: bool,
+        opaque: bool,
+    ) -> Option<Order> {
         let slot = table.take_one()?;
         let order = Order {
             uid,
@@ -46,6 +62,7 @@ impl Order {
             barrier_clock: Mutex::new(Clock::default()),
             streams: Mutex::new(BTreeSet::new()),
             legacy: StreamRef::new(0, slot),
+            opaque,
         };
         order.open(table, order.legacy, device_slot, false, lazy);
         Some(order)
@@ -69,12 +86,14 @@ impl Order {
             device_uid: self.uid,
             device_slot,
             non_blocking,
-            lazy,
+            lazy: lazy || self.opaque,
+            opaque: self.opaque,
             // A barrier that came before the stream orders the stream's first operation too.
             joined: 0,
             ..State::default()
         };
         state.begin();
+        stream.watch.store(0, Ordering::Relaxed);
         stream.name(self.uid, me);
         self.streams.lock().insert(me);
         generation
@@ -146,7 +165,7 @@ impl Order {
     }
 
     /// Submits `count` operations on a locked stream, the first depending on `deps`, ordered after `clock` beside. For
-    /// the legacy stream this is no barrier: see [`Order::submit_barrier`]. Returns the first number.
+    /// the legacy stream this is no barrier: see [`Order::begin_barrier`]. Returns the first number.
     pub(crate) fn submit<X: Default>(
         &self,
         table: &Table<X>,
@@ -177,15 +196,10 @@ impl Order {
         state.push(stream, count, deps)
     }
 
-    /// Submits `count` operations on the legacy stream that are barriers: work, event records, waits.
-    /// The legacy stream must not be locked by the caller. Returns the first number and the clock at the last.
-    pub(crate) fn submit_barrier<X: Default>(
-        &self,
-        table: &Table<X>,
-        count: u64,
-        deps: Vec<At>,
-        after: Option<&Clock>,
-    ) -> u64 {
+    /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what
+    /// they come after. The legacy stream must not be locked by the caller. Nothing is ordered by it yet. Where a driver has to agree
+    /// first, it is asked between this and [`Order::publish_barrier`]; if it refuses, the numbers stand for nothing.
+    pub(crate) fn begin_barrier<X: Default>(&self, table: &Table<X>, count: u64, deps: Vec<At>) -> Barrier {
         let _serial = self.barriers.lock();
         let stream = table.at(self.legacy.slot());
         // The number is taken first, held back by a dependency that cannot be met, so that whatever a blocking stream
@@ -193,9 +207,8 @@ impl Order {
         let never = At { stream: self.legacy, seq: u64::MAX };
         let first = stream.state.lock().push(stream, count, vec![never]);
         let mut deps = deps;
-        let mut clocks: Vec<Clock> = Vec::new();
-        let mut extra: Vec<(StreamRef, u64)> = Vec::new();
-        extra.extend(deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)));
+        let mut extra: Vec<(StreamRef, u64)> =
+            deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)).collect();
         let dirty = std::mem::take(&mut *self.dirty.lock());
         for member in dirty {
             let record = table.at(member.slot());
@@ -205,18 +218,28 @@ impl Order {
             }
             let at = At { stream: member, seq: state.submitted };
             state.taken_by_barrier(first, record.observed());
-            if !state.clock.entries().is_empty() {
-                clocks.push(state.clock.clone());
-            }
+            extra.extend(state.clock.entries().iter().filter(|entry| entry.0 != self.legacy));
             drop(state);
             if !self.done(table, at) {
                 deps.push(at);
             }
         }
         deps.retain(|&dep| dep.stream != self.legacy && !self.done(table, dep));
-        for clock in &clocks {
-            extra.extend(clock.entries().iter().filter(|entry| entry.0 != self.legacy));
-        }
+        Barrier { first, deps, extra }
+    }
+
+    /// What follows is ordered after the barrier. Barriers may be published in another order than begun: a later one comes
+    /// after all that an earlier one does.
+    pub(crate) fn publish_barrier<X: Default>(
+        &self,
+        table: &Table<X>,
+        barrier: Barrier,
+        count: u64,
+        after: Option<&Clock>,
+    ) {
+        let Barrier { first, deps, extra } = barrier;
+        let _serial = self.barriers.lock();
+        let stream = table.at(self.legacy.slot());
         let mut state = stream.state.lock();
         let none = Clock::default();
         let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
@@ -227,9 +250,8 @@ impl Order {
         drop(state);
         let mut shared = self.barrier_clock.lock();
         *shared = clock;
-        self.barrier.store(first + count - 1, Ordering::Release);
+        self.barrier.fetch_max(first + count - 1, Ordering::AcqRel);
         drop(shared);
-        first
     }
 
     /// Runs eager streams on from where `start` moved, until nothing moves.

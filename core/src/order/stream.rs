@@ -4,7 +4,7 @@ use super::lock::StreamMutex;
 use super::{At, Clock, StreamRef};
 use crate::handle;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How many past clocks, and how many past barriers, a stream remembers for points the host has not observed. Beyond
 /// that the oldest are dropped, which can only make an answer more careful.
@@ -18,6 +18,8 @@ pub(crate) struct Stream<X> {
     ident: AtomicU64,
     executed: AtomicU64,
     observed: AtomicU64,
+    /// What others want of this stream's next own call: bits of the layers above.
+    pub(crate) watch: AtomicU32,
     pub(crate) state: StreamMutex<State<X>>,
 }
 
@@ -35,6 +37,8 @@ pub(crate) struct State<X> {
     pub(crate) device_slot: u32,
     pub(crate) non_blocking: bool,
     pub(crate) lazy: bool,
+    /// What it has executed is said from outside; dependencies are the driver's business.
+    pub(crate) opaque: bool,
     pub(crate) submitted: u64,
     /// What the last submitted operation is ordered after.
     pub(crate) clock: Clock,
@@ -64,6 +68,7 @@ impl<X: Default> Default for State<X> {
             device_slot: 0,
             non_blocking: false,
             lazy: false,
+            opaque: false,
             submitted: 0,
             clock: Clock::default(),
             joined: 0,
@@ -97,6 +102,10 @@ impl<X> Stream<X> {
     #[inline(always)]
     pub(crate) fn observed(&self) -> u64 {
         self.observed.load(Ordering::Acquire)
+    }
+    /// Raises *executed* to what an outside answer says.
+    pub(crate) fn execute(&self, seq: u64) {
+        self.executed.fetch_max(seq, Ordering::AcqRel);
     }
     /// Raises *observed*. Called under the lock that also moves the frees this makes usable.
     pub(crate) fn observe(&self, seq: u64) -> bool {
@@ -144,7 +153,7 @@ impl<X> State<X> {
     pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: Vec<At>) -> u64 {
         let first = self.submitted + 1;
         self.submitted += count;
-        if !deps.is_empty() {
+        if !deps.is_empty() && !self.opaque {
             self.queue.push_back((first, deps));
         }
         if !self.lazy && self.queue.is_empty() {

@@ -11,10 +11,12 @@ use super::registry::POOLS;
 use super::state::{Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, cut, widen};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
+use crate::device_source::cuda::Code;
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, PoolId, StreamId};
-use crate::order::{At, Clock, Progress, StreamRef};
+use crate::order::{At, Clock, Progress, Stream, StreamRef};
 use crate::rules;
+use crate::runtime::{Act, native};
 use crate::slab::SlotMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,6 +38,9 @@ const MAX_CALLBACKS: u32 = 16;
 /// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
 #[inline]
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    if native::any() {
+        return alloc_native(pool, size, stream);
+    }
     if let Some(done) = fast(pool, size, stream) {
         return Ok(done);
     }
@@ -51,12 +56,58 @@ fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
         0 | 1 => (STREAMS.get(POOLS.legacy(pool)?)?, 0),
         bits => (STREAMS.get(handle::slot(bits))?, bits),
     };
+    fast_on(pool, pool_slot, size, record, handle)
+}
+
+/// The hot path where a CUDA device has been opened in the process. On such a device the driver is asked whether the
+/// stream is capturing, and an event recorded if one is owed; nothing else is.
+fn alloc_native(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    native::refuse_forked()?;
+    let facts = handle::decode(handle::Kind::Pool, pool.0).and_then(|(slot, _)| Some((slot, POOLS.native(slot)?)));
+    let Some((pool_slot, facts)) = facts else {
+        return match fast(pool, size, stream) {
+            Some(done) => Ok(done),
+            None => alloc_async_with(pool, size, stream, &AllocOptions::default()),
+        };
+    };
+    let key = native::key(stream);
+    if !facts.is_slow()
+        && !native::any_poisoned()
+        && (!facts.asks_capture() || stream.0 > native::PER_THREAD || key == native::LEGACY)
+        && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
+    {
+        if facts.asks_capture() && stream.0 > native::PER_THREAD {
+            native::refuse_capturing_now(stream.0)?;
+        }
+        let done = fast_on(pool, pool_slot, size, record, key);
+        if let Some(done) = done {
+            if record.watch.load(Relaxed) & native::OWES != 0
+                && let Ok(pool) = POOLS.resolve(pool)
+                && let Ok(me) = crate::runtime::resolve_stream(&pool.device, stream)
+            {
+                native::after_call(&pool.device, me, false);
+            }
+            return Ok(done);
+        }
+    }
+    alloc_async_with(pool, size, stream, &AllocOptions::default())
+}
+
+/// The hot path on a stream's record. `handle`: what the record says of itself while it is the stream the call named.
+#[inline(always)]
+fn fast_on(
+    pool: PoolId,
+    pool_slot: u32,
+    size: u64,
+    record: &'static Stream<Caches>,
+    handle: u64,
+) -> Option<AllocationId> {
     let mut guard = record.state.lock();
     let state = &mut *guard;
     if state.handle != handle {
         return None;
     }
-    let Caches { pools, stock } = &mut state.attach;
+    let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let owner = &*cache.pool;
     let device = &*owner.device;
@@ -175,8 +226,17 @@ pub(super) fn settle_after(guard: StreamGuard, pool_slot: u32) {
 /// As [`alloc_async`], with a larger alignment or a name.
 pub fn alloc_async_with(pool: PoolId, size: u64, stream: StreamId, options: &AllocOptions<'_>) -> Result<AllocationId> {
     let pool = POOLS.resolve(pool)?;
-    let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
-    allocate(&pool, size, Some(stream), options)
+    let device = &pool.device;
+    let me = crate::runtime::resolve_stream(device, stream)?;
+    if let Some(cuda) = device.sound_cuda()?
+        && device.capture_check
+        && !pool.config.waive_capture_check
+    {
+        native::refuse_capturing(cuda, native::raw(me))?;
+    }
+    let done = super::driver::allocate(&pool, size, Some(me), options, || allocate(&pool, size, Some(me), options));
+    native::after_call(device, me, false);
+    done
 }
 
 /// Allocates in host order (`cuMemAlloc`): the block is usable at once from any stream, so it only reuses what the host
@@ -189,7 +249,8 @@ pub fn alloc(pool: PoolId, size: u64, options: &AllocOptions<'_>) -> Result<Allo
     if size == 0 && pool.is_cuda() {
         return Err(Error::new(Status::InvalidValue, "size: a cuda pool gives no zero-sized block in host order"));
     }
-    allocate(&pool, size, None, options)
+    pool.device.sound_cuda()?;
+    super::driver::allocate(&pool, size, None, options, || allocate(&pool, size, None, options))
 }
 
 /// One allocation's state across its attempts.
@@ -204,6 +265,12 @@ pub(super) struct Request<'a> {
     pub(super) answers: SlotMap<StreamRef, u64>,
     pub(super) asked: usize,
     pub(super) refused: bool,
+    /// The driver's code, if a refusal was not for want of memory.
+    pub(super) refusal: u32,
+    /// A question that only the driver can answer, with no lock held; the search begins again with the answer.
+    pub(super) must_ask: Option<StreamRef>,
+    /// Policy 3: how far each stream could be waited for, as answered in this call.
+    pub(super) waitable: SlotMap<StreamRef, u64>,
 }
 
 /// How policy 3 prefers: fewest waits, smallest, oldest free, lowest address.
@@ -309,6 +376,9 @@ fn allocate_checked(
         answers: SlotMap::default(),
         asked: 0,
         refused: false,
+        refusal: 0,
+        must_ask: None,
+        waitable: SlotMap::default(),
     };
     request.run()
 }
@@ -320,6 +390,7 @@ impl Request<'_> {
         let mut callbacks = 0;
         'again: loop {
             self.answers.clear();
+            self.waitable.clear();
             self.asked = 0;
             let accepting = self.accepting.clone();
             for &entry in &accepting {
@@ -332,6 +403,7 @@ impl Request<'_> {
             }
             if self.refused && !rules::off(rules::OOM_RELEASE) {
                 let mut gave_back = false;
+                native::poll_all(device);
                 {
                     let mut slow = Slow::lock(device);
                     let others: Vec<Arc<Pool>> =
@@ -361,7 +433,8 @@ impl Request<'_> {
             if self.pool.config.sync_on_oom && !synced {
                 synced = true;
                 self.pool.tally.host_syncs.fetch_add(1, Relaxed);
-                crate::runtime::synchronize_device(device);
+                // A driver that refuses has changed nothing, and the next try says so.
+                let _ = crate::runtime::synchronize_device(device, &mut Act::Do, false);
                 continue 'again;
             }
             let callback = self.pool.callback.lock().clone();
@@ -382,6 +455,13 @@ impl Request<'_> {
                 }
             }
             let what = self.describe();
+            if let Some(cuda) = device.cuda()
+                && self.refusal != 0
+            {
+                let mut error = cuda.error("asking the driver for a page", Code(self.refusal));
+                error.message = format!("{}; {}", error.message, what.sentence());
+                return Err(error);
+            }
             let (status, headline) = if self.refused || self.pool.is_cuda() {
                 (Status::OutOfMemory, "out of memory")
             } else {
@@ -493,13 +573,18 @@ impl Request<'_> {
                 }
             }
             // 4. Policy 2.
-            if pool.opportunistic.load(Relaxed)
-                && !rules::off(rules::POLICY2)
-                && let Some((index, holder)) =
-                    self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit)
-            {
-                self.detach(&mut slow, &mut shared, e, index, holder);
-                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
+            if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
+                let found = self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit);
+                if let Some(question) = self.must_ask.take() {
+                    drop(shared);
+                    drop(slow);
+                    self.put(question);
+                    return self.reuse(e);
+                }
+                if let Some((index, holder)) = found {
+                    self.detach(&mut slow, &mut shared, e, index, holder);
+                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
+                }
             }
         }
         // 5. A Cuda entry's never-used memory.
@@ -515,9 +600,17 @@ impl Request<'_> {
             && shared.entries[e].free_bytes()
                 + holders.iter().map(|&holder| slow.bins(holder, pool, e).bytes).sum::<u64>()
                 >= need
-            && let Some(found) = self.span(&mut slow, &mut shared, e, &holders, &clock)?
         {
-            return self.commit(slow, &mut shared, found);
+            let found = self.span(&mut slow, &mut shared, e, &holders, &clock)?;
+            if let Some(question) = self.must_ask.take() {
+                drop(shared);
+                drop(slow);
+                self.put(question);
+                return self.reuse(e);
+            }
+            if let Some(found) = found {
+                return self.commit(slow, &mut shared, found);
+            }
         }
         Ok(None)
     }
@@ -573,7 +666,11 @@ impl Request<'_> {
             match heads.pop()?.0.1 {
                 Head::Served(holder, index) => return Some((index, Some(holder))),
                 Head::Unasked(holder) => {
-                    if let Some(upto) = self.ask(holder) {
+                    let answer = self.ask(holder);
+                    if self.must_ask.is_some() {
+                        return None;
+                    }
+                    if let Some(upto) = answer {
                         let index = fit(slow.bins(holder, self.pool, e), Upto::Seq(upto));
                         if index != NIL {
                             heads.push(Reverse((key(index), Head::Served(holder, index))));
@@ -586,6 +683,9 @@ impl Request<'_> {
                             || (follow && slow.state(at.stream.slot()).covered_by(clock) >= at.seq)
                             || self.ask(at.stream).is_some_and(|upto| at.seq <= upto)
                     });
+                    if self.must_ask.is_some() {
+                        return None;
+                    }
                     if served {
                         return Some((index, None));
                     }
@@ -599,15 +699,34 @@ impl Request<'_> {
         if let Some(&answer) = self.answers.get(&stream) {
             return Some(answer);
         }
-        if self.asked >= MAX_QUESTIONS {
+        if self.asked >= MAX_QUESTIONS || self.must_ask.is_some() {
             return None;
         }
+        if self.pool.device.cuda().is_some() {
+            self.must_ask = Some(stream);
+            return None;
+        }
+        Some(self.note_answer(stream))
+    }
+
+    /// Puts a question to the driver. No lock held.
+    #[cold]
+    fn put(&mut self, stream: StreamRef) {
+        native::poll(&self.pool.device, stream);
+        let answer = self.note_answer(stream);
+        let submitted = STREAMS.at(stream.slot()).state.lock().submitted;
+        if answer < submitted {
+            native::want(stream);
+        }
+    }
+
+    fn note_answer(&mut self, stream: StreamRef) -> u64 {
         self.asked += 1;
         let executed = self.pool.device.executed(stream);
         self.pool.tally.progress_queries.fetch_add(1, Relaxed);
         self.pool.device.tell(&Event::ProgressAnswer { stream: stream.id(), executed });
         self.answers.insert(stream, executed);
-        Some(executed)
+        executed
     }
 
     /// Takes a free block out of wherever it is.

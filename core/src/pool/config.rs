@@ -75,6 +75,8 @@ pub enum Preset {
     ExclusivePages = 1,
     /// Acts as the driver's own pool: release threshold 0.
     Cuda = 2,
+    /// CUDA device only: every block from a pool of the driver's own, which a *cuda* pool of the model shadows.
+    Driver = 3,
 }
 
 /// Everything a pool is created from.
@@ -92,6 +94,9 @@ pub struct PoolConfig {
     pub release_threshold: u64,
     /// Synchronise the device before an allocation fails.
     pub sync_on_oom: bool,
+    /// CUDA: do not ask the driver on every call whether the stream is capturing. A call on a capturing stream is then
+    /// undefined.
+    pub waive_capture_check: bool,
     /// The preset this came from, if any.
     pub preset: Option<Preset>,
 }
@@ -112,6 +117,7 @@ impl PoolConfig {
             allow_internal_dependencies: true,
             release_threshold: u64::MAX,
             sync_on_oom: false,
+            waive_capture_check: false,
             preset: None,
         }
     }
@@ -137,7 +143,7 @@ impl PoolConfig {
                 entries.push(exclusive(u64::MAX));
                 entries
             }
-            Preset::Cuda => vec![MemoryPoolConfig::Cuda { max_pool_size: None }],
+            Preset::Cuda | Preset::Driver => vec![MemoryPoolConfig::Cuda { max_pool_size: None }],
             Preset::Mapped => vec![MemoryPoolConfig::Mapped {
                 range_size: DEFAULT_RANGE,
                 chunk_size: DEFAULT_CHUNK,
@@ -146,7 +152,7 @@ impl PoolConfig {
             }],
         };
         PoolConfig {
-            release_threshold: if preset == Preset::Cuda { 0 } else { u64::MAX },
+            release_threshold: if matches!(preset, Preset::Cuda | Preset::Driver) { 0 } else { u64::MAX },
             preset: Some(preset),
             ..Self::with_entries(entries)
         }

@@ -10,8 +10,9 @@ use super::state::{
 };
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, StreamId};
-use crate::order::{At, Clock, StreamRef};
+use crate::order::{At, Clock, Stream, StreamRef};
 use crate::rules;
+use crate::runtime::{Act, native};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,6 +23,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
 #[inline]
 pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    if native::any() {
+        return free_native(allocation, stream);
+    }
     if fast(allocation, stream).is_some() {
         return Ok(());
     }
@@ -42,6 +46,58 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
         0 | 1 => (STREAMS.get(legacy_of(b)?)?, 0),
         bits => (STREAMS.get(handle::slot(bits))?, bits),
     };
+    fast_on(index, generation, b, record, handle)
+}
+
+/// The hot path where a CUDA device has been opened in the process: as for an allocation, and an event is recorded if the
+/// stream is wanted.
+fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    native::refuse_forked()?;
+    let known = handle::decode(handle::Kind::Allocation, allocation.0).and_then(|(index, generation)| {
+        let b = super::block::BLOCKS.get(index)?;
+        if !b.has(LIVE) || b.generation() != generation {
+            return None;
+        }
+        Some((index, generation, b, POOLS.native(page(b.page()).pool.load(Relaxed))?))
+    });
+    let Some((index, generation, b, facts)) = known else {
+        return match fast(allocation, stream) {
+            Some(()) => Ok(()),
+            None => free_slow(allocation, Some(stream)),
+        };
+    };
+    let key = native::key(stream);
+    if !facts.is_slow()
+        && !native::any_poisoned()
+        && (!facts.asks_capture() || stream.0 > native::PER_THREAD || key == native::LEGACY)
+        && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
+    {
+        if facts.asks_capture() && stream.0 > native::PER_THREAD {
+            native::refuse_capturing_now(stream.0)?;
+        }
+        let done = fast_on(index, generation, b, record, key);
+        if done.is_some() {
+            if record.watch.load(Relaxed) != 0
+                && let Some(pool) = POOLS.by_slot(page(b.page()).pool.load(Relaxed))
+                && let Ok(me) = crate::runtime::resolve_stream(&pool.device, stream)
+            {
+                native::after_call(&pool.device, me, true);
+            }
+            return Ok(());
+        }
+    }
+    free_slow(allocation, Some(stream))
+}
+
+/// The hot path on a stream's record. `handle`: what the record says of itself while it is the stream the call named.
+#[inline(always)]
+fn fast_on(
+    index: u32,
+    generation: u32,
+    b: &'static super::block::Block,
+    record: &'static Stream<Caches>,
+    handle: u64,
+) -> Option<()> {
     let mut guard = record.state.lock();
     let state = &mut *guard;
     if state.handle != handle {
@@ -59,7 +115,7 @@ fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
     }
     let pool_slot = home.pool.load(Relaxed);
     let e = home.entry.load(Relaxed) as usize;
-    let Caches { pools, stock } = &mut state.attach;
+    let Caches { pools, stock, .. } = &mut state.attach;
     let PoolCache { pool, room, entries, .. } = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let cached = entries.get_mut(e)?;
     let device = &*pool.device;
@@ -145,7 +201,35 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         Some(stream) => Some(crate::runtime::resolve_stream(&pool.device, stream)?),
         None => None,
     };
+    if let (Some(cuda), Some(stream)) = (device.cuda(), stream)
+        && cuda.poison().is_none()
+        && device.capture_check
+        && !pool.config.waive_capture_check
+    {
+        native::refuse_capturing(cuda, native::raw(stream))?;
+    }
+    if pool.shadow.is_some() {
+        return super::driver::free(&pool, allocation, stream, || free_placed(&pool, allocation, stream));
+    }
+    free_placed(&pool, allocation, stream)
+}
+
+fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<StreamRef>) -> Result<()> {
+    let device = &*pool.device;
+    let opaque = device.order.opaque;
     let _serial = device.enter();
+    // Where others' work is not seen, a host-ordered free is an operation of the device's timeline, after which one event
+    // says that all of it has run. Where no event can say that, the device is synchronised.
+    let timeline = match stream {
+        None if opaque && device.options.context_events => Some(native::timeline(&pool.device)?),
+        None if opaque => {
+            if device.cuda().is_some_and(|cuda| cuda.poison().is_none()) {
+                crate::runtime::synchronize_device(device, &mut Act::Do, true)?;
+            }
+            None
+        }
+        _ => None,
+    };
     let racing = {
         let mut slow = Slow::lock(device);
         let index = lock_live(&mut slow, allocation)?;
@@ -208,7 +292,17 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         }
         let mut points: Vec<At> = Vec::new();
         for user in users {
-            points.push(At { stream: user, seq: slow.state(user.slot()).submitted });
+            let state = slow.state(user.slot());
+            // Where others' work is not seen, what the user has been given since its last call here must be covered too:
+            // its point is an operation of its own, which only what its next call records comes after.
+            let seq = match opaque && stream != Some(user) {
+                true => device.order.submit(&STREAMS, state, 1, Vec::new(), None),
+                false => state.submitted,
+            };
+            if opaque {
+                native::want(user);
+            }
+            points.push(At { stream: user, seq });
         }
         if b.has(NAMED) {
             pool.names.lock().remove(&index);
@@ -218,6 +312,13 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
                 let state = slow.state(stream.slot());
                 let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
                 points.push(At { stream, seq });
+            }
+            None if opaque => {
+                if let Some(timeline) = timeline {
+                    let state = slow.state(timeline.slot());
+                    let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
+                    points.push(At { stream: timeline, seq });
+                }
             }
             None => {
                 let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
@@ -275,6 +376,10 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
     }
     if let Some(stream) = stream {
         device.order.settle(&STREAMS, stream);
+        native::after_call(&pool.device, stream, true);
+    }
+    if let Some(timeline) = timeline {
+        native::record(device, timeline, true);
     }
     if pool.destroyed.load(Relaxed) {
         crate::runtime::drain_if_orphaned(device);

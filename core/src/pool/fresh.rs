@@ -7,10 +7,11 @@ use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::state::{END_ADDRESS, Kind, Slow};
 use super::{Reason, release};
-use crate::device_source::PageSource;
+use crate::device_source::{Grant, PageSource, Refused};
 use crate::error::Result;
 use crate::handle;
 use crate::rules;
+use crate::runtime::native;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Request<'_> {
@@ -28,6 +29,9 @@ impl Request<'_> {
             return Ok(None);
         };
         let tally = &pool.entry_tally[e];
+        if entry.kind == Kind::Direct || pool.entries.iter().any(|entry| entry.period.is_some()) {
+            native::poll_all(device);
+        }
         let (address, index) = {
             let mut slow = Slow::lock(device);
             self.now(&mut slow)?;
@@ -60,27 +64,45 @@ impl Request<'_> {
             tally.ask(bytes);
             (address, index)
         };
-        let answer = device.source.allocate(bytes, address);
+        // A *driver* pool's pages are numbers: its blocks are the driver's own.
+        let answer = match pool.shadow.is_some() {
+            true => Ok(Grant::default()),
+            false => device.source.allocate(bytes, address),
+        };
+        if let Some(code) = device.cuda().and_then(|cuda| cuda.poison()) {
+            self.refusal = code.0;
+        }
+        let unit = if entry.carves() { device.options.alignment } else { 0 };
+        let answer = match answer {
+            Ok(grant) => match page::open(address, bytes, unit) {
+                Some(slot) => Ok((slot, grant)),
+                None => {
+                    let _ = device.source.release(grant, bytes);
+                    Err(Refused::MEMORY)
+                }
+            },
+            Err(refused) => Err(refused),
+        };
         let mut slow = Slow::lock(device);
         if pool.destroyed.load(Relaxed) {
             // Destroyed while the device was asked, and perhaps gone already: the page must not come into it.
-            if let Ok(grant) = answer {
-                let _ = device.source.release(grant, bytes);
-            }
             let mut shared = pool.shared.lock();
             shared.stock.give(index);
             shared.stock.give_back();
+            drop(shared);
+            drop(slow);
+            if let Ok((slot, grant)) = answer {
+                page::close(slot, device.options.alignment);
+                let _ = device.source.release(grant, bytes);
+            }
             return Err(handle::gone(handle::Kind::Pool, pool.id.0));
         }
-        let unit = if entry.carves() { device.options.alignment } else { 0 };
-        let slot = answer.ok().and_then(|grant| match page::open(address, bytes, unit) {
-            Some(slot) => Some((slot, grant)),
-            None => {
-                let _ = device.source.release(grant, bytes);
-                None
-            }
-        });
-        let Some((slot, grant)) = slot else {
+        if let Err(refused) = answer
+            && refused != Refused::MEMORY
+        {
+            self.refusal = refused.code;
+        }
+        let Ok((slot, grant)) = answer else {
             self.refused = true;
             pool.tally.refused(bytes);
             tally.refused(bytes);

@@ -3,13 +3,18 @@
 use super::Reason;
 use super::alloc::{Found, Rank, Request, largest_per_stream, multis};
 use super::bins::Upto;
-use super::block::{MULTI, NIL, OBSERVED, block};
-use super::observer::AllocDone;
+use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::observer::{AllocDone, Event};
 use super::span::run_around;
-use super::state::{Kind, Slow};
-use crate::error::Result;
+use super::state::{Kind, PoolShared, STREAMS, Slow};
+use crate::device_source::cuda::Fence;
+use crate::error::{Error, Result, Status};
 use crate::order::{At, Clock, StreamRef};
+use crate::runtime::native;
+use parking_lot::MutexGuard;
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Request<'_> {
     /// Policy 3 for one entry.
@@ -29,9 +34,17 @@ impl Request<'_> {
         };
         for &holder in holders.iter().filter(|&&holder| holder != me) {
             let covered = slow.state(holder.slot()).covered_by(&clock);
+            let reach = self.reach(&mut slow, holder);
             let bins = slow.bins(holder, pool, e);
             let rank = |waits: usize, index: u32| (waits, block(index).size(), block(index).seq(), block(index).addr());
-            let index = bins.oldest(self.need, exact);
+            let index = match reach {
+                u64::MAX => bins.oldest(self.need, exact),
+                reach => {
+                    let upto = Upto::Seq(reach.max(covered));
+                    let fit = if exact { bins.exact(self.need, upto) } else { bins.best(self.need, upto) };
+                    if fit == NIL { NIL } else { bins.oldest(block(fit).size(), true) }
+                }
+            };
             if index != NIL {
                 offer(rank(usize::from(block(index).seq() > covered), index), index, Some(holder));
             }
@@ -48,6 +61,9 @@ impl Request<'_> {
         let candidates: Vec<u32> = multis(&shared, e, self.need, exact).collect();
         for index in candidates {
             let points = &shared.points[&index];
+            if !self.reachable(&mut slow, &clock, me, points) {
+                continue;
+            }
             let waits = self.waits(&mut slow, &clock, me, points).len();
             let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
             offer((waits, block(index).size(), oldest, block(index).addr()), index, None);
@@ -59,7 +75,13 @@ impl Request<'_> {
             };
             self.detach(&mut slow, &mut shared, e, index, holder);
             let waits = self.waits(&mut slow, &clock, me, &points);
-            return self.commit_waiting(slow, &mut shared, Found { index, entry: e, reason: Reason::Internal }, waits);
+            return self.wait_and_commit(
+                slow,
+                shared,
+                Found { index, entry: e, reason: Reason::Internal },
+                waits,
+                points,
+            );
         }
         if !pool.entries[e].carves() {
             return Ok(None);
@@ -75,7 +97,7 @@ impl Request<'_> {
         }
         let members: HashSet<u32> = all.iter().copied().collect();
         let mut seen: HashSet<u32> = HashSet::new();
-        let mut best: Option<(Rank, Vec<u32>, u64, Vec<At>)> = None;
+        let mut best: Option<(Rank, Vec<u32>, u64, Vec<At>, Vec<At>)> = None;
         for &seed in &all {
             if seen.contains(&seed) {
                 continue;
@@ -103,20 +125,103 @@ impl Request<'_> {
             }
             let points = largest_per_stream(points);
             let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
+            if !self.reachable(&mut slow, &clock, me, &points) {
+                continue;
+            }
             let waits = self.waits(&mut slow, &clock, me, &points);
             let rank = (waits.len(), total, oldest, block(run[0]).addr());
             if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                best = Some((rank, consumed, bytes, waits));
+                best = Some((rank, consumed, bytes, waits, points));
             }
         }
-        let Some((_, consumed, bytes, waits)) = best else { return Ok(None) };
+        let Some((_, consumed, bytes, waits, points)) = best else { return Ok(None) };
         self.weld(&mut slow, &mut shared, e, &consumed, bytes)?;
         let found = Found { index: consumed[0], entry: e, reason: Reason::Internal };
-        self.commit_waiting(slow, &mut shared, found, waits)
+        self.wait_and_commit(slow, shared, found, waits, points)
+    }
+
+    /// How far the stream could be made to wait for another: everything on the model device; up to the last event recorded
+    /// inside a free on CUDA, where an answer is asked for once in a call and the stream wanted from then on.
+    fn reach(&mut self, slow: &mut Slow<'_>, stream: StreamRef) -> u64 {
+        let device = slow.device;
+        if !device.order.opaque {
+            return u64::MAX;
+        }
+        if let Some(&answer) = self.waitable.get(&stream) {
+            return answer;
+        }
+        let upto = slow.state(stream.slot()).attach.native.waitable();
+        device.tell(&Event::Waitable { stream: stream.id(), upto });
+        self.waitable.insert(stream, upto);
+        native::want(stream);
+        upto
+    }
+
+    /// Every point is followed already or could be waited for.
+    fn reachable(&mut self, slow: &mut Slow<'_>, clock: &Clock, me: StreamRef, points: &[At]) -> bool {
+        !slow.device.order.opaque
+            || points.iter().all(|at| {
+                at.stream == me
+                    || slow.state(at.stream.slot()).covered_by(clock) >= at.seq
+                    || self.reach(slow, at.stream) >= at.seq
+            })
+    }
+
+    /// Commits a block taken out of its structure; on CUDA the driver makes the stream wait first, with no lock held. If
+    /// it refuses, the block is put back with its `points`.
+    fn wait_and_commit(
+        &mut self,
+        mut slow: Slow<'_>,
+        mut shared: MutexGuard<'_, PoolShared>,
+        found: Found,
+        waits: Vec<At>,
+        points: Vec<At>,
+    ) -> Result<Option<AllocDone>> {
+        let pool = self.pool;
+        let device = &*pool.device;
+        let (Some(cuda), Some(me), false) = (device.cuda(), self.stream, waits.is_empty()) else {
+            return self.commit_waiting(slow, &mut shared, found, waits);
+        };
+        let fences: Vec<Option<Arc<Fence>>> =
+            waits.iter().map(|at| slow.state(at.stream.slot()).attach.native.fence_after(at.seq)).collect();
+        let raw = slow.state(me.slot()).attach.native.raw;
+        // In no structure, and not to be merged with.
+        let b = block(found.index);
+        b.set_size_flags(b.size(), b.flags() & !FREE);
+        drop(shared);
+        drop(slow);
+        let mut agreed = Ok(());
+        for fence in fences {
+            let Some(fence) = fence else {
+                agreed = Err(Error::new(Status::Internal, "an event that could be waited for is gone"));
+                break;
+            };
+            if let Err(code) = cuda.stream_wait(raw, fence.raw()) {
+                agreed = Err(cuda.error("cuStreamWaitEvent", code));
+                break;
+            }
+        }
+        let mut slow = Slow::lock(device);
+        let agreed = agreed.and_then(|()| self.now(&mut slow).map(drop));
+        let mut shared = pool.shared.lock();
+        b.add_flag(FREE);
+        match agreed {
+            Ok(()) => self.commit_waiting(slow, &mut shared, found, waits),
+            Err(error) => {
+                let mut points = points;
+                points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+                super::free::place(&mut slow, &mut shared, pool, found.entry, found.index, points);
+                drop(shared);
+                if pool.destroyed.load(Relaxed) {
+                    super::release::bury(&mut slow, pool);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// The points the stream does not follow yet.
-    pub(super) fn waits(&self, slow: &mut Slow<'_>, clock: &Clock, me: StreamRef, points: &[At]) -> Vec<At> {
+    fn waits(&self, slow: &mut Slow<'_>, clock: &Clock, me: StreamRef, points: &[At]) -> Vec<At> {
         points
             .iter()
             .copied()

@@ -8,6 +8,7 @@ mod alloc;
 mod bins;
 mod block;
 pub mod config;
+pub(crate) mod driver;
 mod free;
 mod fresh;
 mod internal;
@@ -23,6 +24,7 @@ mod stats;
 
 pub use alloc::{alloc, alloc_async, alloc_async_with};
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
+pub use driver::Compared;
 pub use free::{add_user, free, free_async};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
@@ -196,6 +198,12 @@ impl Pool {
         let shared = self.shared.lock();
         shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).has_live_block()))
     }
+    /// A synchronise may give pages back.
+    pub(crate) fn gives_back_at_synchronise(&self) -> bool {
+        self.tally.reserved.load(Relaxed) > self.threshold.load(Relaxed)
+            || self.destroyed.load(Relaxed)
+            || self.entries.iter().any(|entry| entry.period.is_some())
+    }
     pub(crate) fn is_cuda(&self) -> bool {
         self.config.preset == Some(Preset::Cuda) || self.entries.iter().all(|entry| entry.kind == state::Kind::Cuda)
     }
@@ -217,6 +225,18 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         fell_back = true;
     }
     config::bound_ranges(&mut entries, device.options.capacity);
+    let shadow = match config.preset {
+        Some(Preset::Driver) => {
+            let Some(cuda) = device.sound_cuda()? else {
+                return Err(Error::new(Status::NotSupported, "preset driver: only a CUDA device has a driver's pools"));
+            };
+            let [MemoryPoolConfig::Cuda { max_pool_size }] = entries[..] else {
+                return Err(Error::new(Status::InvalidConfig, "entries: preset driver has its one cuda entry only"));
+            };
+            Some(driver::DriverPool::open(cuda, config, max_pool_size)?)
+        }
+        _ => None,
+    };
     let _serial = device.enter();
     let (slot, id) =
         POOLS.open().ok_or_else(|| Error::new(Status::OutOfMemory, "no pool slot left in this process"))?;
@@ -248,6 +268,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
             ..Default::default()
         }),
         accesses: Default::default(),
+        shadow,
         config: PoolConfig { entries, ..config.clone() },
         entries: kinds,
         device: device.clone(),
@@ -262,6 +283,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
 /// the last.
 pub fn destroy(pool: PoolId) -> Result<()> {
     let pool = POOLS.resolve(pool)?;
+    crate::runtime::native::poll_all(&pool.device);
     let _serial = pool.device.enter();
     let mut slow = Slow::lock(&pool.device);
     if !POOLS.retire(&pool) {
@@ -273,6 +295,9 @@ pub fn destroy(pool: PoolId) -> Result<()> {
     *pool.callback.lock() = None;
     release::bury(&mut slow, &pool);
     drop(slow);
+    if let (Some(cuda), Some(shadow)) = (pool.device.cuda(), &pool.shadow) {
+        shadow.destroy(cuda);
+    }
     crate::runtime::drain_if_orphaned(&pool.device);
     Ok(())
 }
@@ -281,6 +306,9 @@ pub fn destroy(pool: PoolId) -> Result<()> {
 pub fn trim_to(pool: PoolId, keep: u64) -> Result<()> {
     let pool = POOLS.resolve(pool)?;
     let _serial = pool.device.enter();
+    pool.device.sound_cuda()?;
+    driver::trim(&pool, keep)?;
+    crate::runtime::native::poll_all(&pool.device);
     pool.device.tell(&Event::TrimTo { pool: pool.id, keep });
     release::trim(&mut Slow::lock(&pool.device), &pool, keep);
     Ok(())
@@ -326,6 +354,9 @@ pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
     let pool = POOLS.resolve(pool)?;
     let _serial = pool.device.enter();
     let refuse = |why: String| Err(Error::new(Status::InvalidValue, why));
+    if pool.shadow.is_some() && matches!(attribute, 1..=4 | 6 | 8) {
+        driver::set_attribute(&pool, attribute, value)?;
+    }
     match attribute {
         1..=3 if value > 1 => return refuse(format!("attribute {attribute} is 0 or 1, not {value}")),
         1 => pool.follow.store(value != 0, Relaxed),
@@ -415,9 +446,28 @@ fn read_live<T>(allocation: AllocationId, read: impl Fn(u32, &block::Block) -> T
 fn pointer_of(b: &block::Block) -> u64 {
     let home = page(b.page());
     match home.pointer.load(Relaxed) {
+        0 if crate::runtime::native::any() => driver_pointer(home.pool.load(Relaxed), b).unwrap_or_else(|| b.address()),
         0 => b.address(),
         pointer => pointer.wrapping_add(b.address().wrapping_sub(home.base.load(Relaxed))),
     }
+}
+
+/// The pointer of a *driver* pool's block.
+#[cold]
+fn driver_pointer(pool_slot: u32, b: &block::Block) -> Option<u64> {
+    let pool = POOLS.by_slot(pool_slot)?;
+    let index = page(b.page()).block_at(b.page(), b.addr())?;
+    pool.shadow.as_ref()?.pointer(index)
+}
+
+/// The attributes 1–8 of a pool of preset *driver*, by the model and by the driver.
+///
+/// # Errors
+/// [`Status::InvalidValue`] for a pool of another preset; what the driver answers.
+pub fn compare_with_driver(pool: PoolId) -> Result<Vec<Compared>> {
+    let pool = POOLS.resolve(pool)?;
+    pool.device.sound_cuda()?;
+    driver::compare(&pool)
 }
 
 /// What pointer-returning calls give for an allocation: 0 if the handle is bad.
@@ -433,7 +483,7 @@ pub fn info(allocation: AllocationId) -> Result<AllocationInfo> {
         let stream = b.stream();
         AllocationInfo {
             address: b.address(),
-            device_pointer: 0,
+            device_pointer: if pool.device.cuda().is_some() { pointer_of(b) } else { 0 },
             pointer: pointer_of(b),
             requested: b.requested(),
             block_address: b.addr(),
@@ -451,11 +501,32 @@ pub fn info(allocation: AllocationId) -> Result<AllocationInfo> {
     })
 }
 
-/// Whether the allocation's own stream has executed it.
+/// Whether the allocation's own stream is known to have executed it.
 pub fn is_ready(allocation: AllocationId) -> Result<bool> {
+    readiness(allocation).map(|known| known == Order::Proved)
+}
+
+/// Whether the allocation's own stream has executed it. On CUDA it is proved by an event or synchronise after it, refuted
+/// by an event before it that has not been passed; a stream that is quiet proves neither, and is wanted from then on.
+pub fn readiness(allocation: AllocationId) -> Result<Order> {
     let pool = free::pool_of(allocation)?;
+    let device = &pool.device;
     let at = read_live(allocation, |_, b| At { stream: b.stream(), seq: b.seq() })?;
-    Ok(at.stream == HOST || pool.device.order.done(&STREAMS, at))
+    if at.stream == HOST || device.order.done(&STREAMS, at) {
+        return Ok(Order::Proved);
+    }
+    if !device.order.opaque {
+        return Ok(Order::Refuted);
+    }
+    crate::runtime::native::poll(device, at.stream);
+    if device.order.done(&STREAMS, at) {
+        return Ok(Order::Proved);
+    }
+    crate::runtime::native::want(at.stream);
+    let state = STREAMS.at(at.stream.slot()).state.lock();
+    let executed = STREAMS.at(at.stream.slot()).executed();
+    let before = state.attach.native.fences.iter().any(|fence| executed < fence.seq && fence.seq <= at.seq);
+    Ok(if before { Order::Refuted } else { Order::Unproven })
 }
 
 /// Whether work submitted to `stream` now is ordered after the allocation.
@@ -464,7 +535,11 @@ pub fn is_ready_on(allocation: AllocationId, stream: StreamId) -> Result<Order> 
     let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
     let at = read_live(allocation, |_, b| At { stream: b.stream(), seq: b.seq() })?;
     let holds = at.stream == HOST || crate::runtime::work_follows(&pool.device, at, stream);
-    Ok(if holds { Order::Proved } else { Order::Refuted })
+    Ok(match (holds, pool.device.order.opaque) {
+        (true, _) => Order::Proved,
+        (false, false) => Order::Refuted,
+        (false, true) => Order::Unproven,
+    })
 }
 
 /// The live allocation whose block holds `pointer` (model address, device or host pointer), and the offset of `pointer`
@@ -499,8 +574,16 @@ pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)>
         let (_, &slot) = pages.range(..=pointer).next_back()?;
         (slot, pointer)
     } else {
-        let pages = device.by_pointer.read();
-        let (&base, &slot) = pages.range(..=pointer).next_back()?;
+        let found = {
+            let pages = device.by_pointer.read();
+            pages.range(..=pointer).next_back().map(|(&base, &slot)| (base, slot))
+        };
+        if device.cuda().is_some()
+            && let Some((index, offset)) = driver::locate(device, pointer)
+        {
+            return Some((index, block(index).address().checked_add(offset)?));
+        }
+        let (base, slot) = found?;
         (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?)
     };
     let record = page(slot);

@@ -30,6 +30,7 @@ pub struct AllocDone {
 #[allow(missing_docs)] // the variants and fields are the calls and their arguments
 pub enum Event<'a> {
     StreamCreate { id: StreamOrderId, non_blocking: bool, lazy: bool },
+    TimelineCreate { id: StreamOrderId },
     StreamRelease { id: StreamOrderId },
     EventCreate { event: EventId },
     EventDestroy { event: EventId },
@@ -49,6 +50,7 @@ pub enum Event<'a> {
     RefuseReleases { count: u64 },
     AllocBegin { pool: PoolId, size: u64, alignment: u64, stream: Option<StreamOrderId>, name: Option<&'a str> },
     ProgressAnswer { stream: StreamOrderId, executed: u64 },
+    Waitable { stream: StreamOrderId, upto: u64 },
     PageGranted { pool: PoolId, entry: u32, bytes: u64, address: u64 },
     PageRefused { pool: PoolId, entry: u32, bytes: u64 },
     PageReleased { pool: PoolId, entry: u32, bytes: u64, address: u64, refused: bool },

@@ -1,5 +1,6 @@
 //! Pools by handle.
 
+use super::config::Preset;
 use super::state::Pool;
 use crate::error::Result;
 use crate::handle::{self, PoolId};
@@ -12,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct PoolSlot {
     generation: AtomicU32,
     legacy: AtomicU32,
+    /// Bits below, and the device's slot above them; for calls that look before they lock.
+    native: AtomicU32,
     place: Mutex<Place>,
 }
 
@@ -31,6 +34,33 @@ impl PoolSlot {
     }
 }
 
+/// Bit of [`PoolSlot::native`]: the pool is on a CUDA device.
+const CUDA: u32 = 1;
+/// Bit: the driver need not be asked whether a stream is capturing.
+const WAIVED: u32 = 2;
+/// Bit: streams' identities are verified.
+const CHECKED: u32 = 4;
+/// Bit: blocks are the driver's own.
+const DRIVER: u32 = 8;
+
+/// What a call must know of a pool on a CUDA device before it locks anything.
+#[derive(Clone, Copy)]
+pub(crate) struct NativePool(u32);
+
+impl NativePool {
+    /// The driver is asked whether the stream is capturing.
+    pub(crate) fn asks_capture(self) -> bool {
+        self.0 & WAIVED == 0
+    }
+    /// Nothing but the slow path looks closely enough.
+    pub(crate) fn is_slow(self) -> bool {
+        self.0 & (CHECKED | DRIVER) != 0
+    }
+    pub(crate) fn device_slot(self) -> u32 {
+        self.0 >> 4
+    }
+}
+
 pub(crate) struct Registry(Slab<PoolSlot, { 1 << 12 }>);
 
 /// Every pool of the process.
@@ -47,6 +77,13 @@ impl Registry {
         let (slot, generation) = handle::decode(handle::Kind::Pool, pool.0)?;
         self.get(slot)?.legacy(generation)
     }
+    /// The pool in a slot as a native one, if it is on a CUDA device. A stale slot answers for its successor, which the
+    /// call then finds out.
+    #[inline(always)]
+    pub(crate) fn native(&self, slot: u32) -> Option<NativePool> {
+        let bits = self.0.get(slot)?.native.load(Ordering::Relaxed);
+        (bits & CUDA != 0).then_some(NativePool(bits))
+    }
     /// A slot and the handle its pool will have.
     pub(crate) fn open(&self) -> Option<(u32, PoolId)> {
         let slot = self.0.take_one()?;
@@ -58,11 +95,20 @@ impl Registry {
         let record = self.0.at(slot);
         *record.place.lock() = Place { live: true, pool: Some(pool.clone()) };
         record.legacy.store(legacy, Ordering::Relaxed);
+        let device = &pool.device;
+        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+        let native = bit(true, CUDA)
+            | bit(!device.capture_check || pool.config.waive_capture_check, WAIVED)
+            | bit(device.checked, CHECKED)
+            | bit(pool.config.preset == Some(Preset::Driver), DRIVER)
+            | (device.slot << 4);
+        record.native.store(if device.cuda().is_some() { native } else { 0 }, Ordering::Relaxed);
         record.generation.store(generation, Ordering::Release);
     }
     /// The live pool a handle names.
     pub(crate) fn resolve(&self, id: PoolId) -> Result<Arc<Pool>> {
         let kind = handle::Kind::Pool;
+        crate::runtime::native::refuse_forked()?;
         let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
         let record = self.0.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?;
         let place = record.place.lock();

@@ -6,8 +6,8 @@ use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
 use super::mapped::{drop_ranges, prune, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
-use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, may_be_empty};
-use crate::device_source::PageSource;
+use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty};
+use crate::device_source::{Grant, PageSource};
 use crate::handle;
 use crate::order::{At, Progress, StreamRef};
 use crate::rules;
@@ -118,26 +118,50 @@ fn release_page(
     if !free {
         return None;
     }
+    if device.cuda().is_some_and(|cuda| cuda.poison().is_some()) {
+        return None;
+    }
     let bytes = record.bytes.load(Relaxed);
     let address = record.base.load(Relaxed);
     let grant = device.granted.lock().grants.remove(&slot).unwrap_or_default();
+    if device.order.opaque {
+        // A driver may take its time: the page leaves every structure, and the driver is asked without locks.
+        let mut gone = Vec::with_capacity(blocks.len());
+        for index in blocks {
+            let b = block(index);
+            let points = match b.stream() {
+                OBSERVED => Vec::new(),
+                MULTI => shared.points[&index].clone(),
+                stream => vec![At { stream, seq: b.seq() }],
+            };
+            detach_any(slow, shared, pool, e, index);
+            shared.points.remove(&index);
+            b.set_size_flags(b.size(), b.flags() & !FREE);
+            gone.push((index, points));
+        }
+        slow.leaving.push(Leaving { pool: pool.clone(), entry: e, slot, bytes, grant, blocks: gone });
+        return Some(bytes);
+    }
     let answer = device.source.release(grant, bytes);
     let refused = answer.is_err();
     device.tell(&Event::PageReleased { pool: pool.id, entry: e as u32, bytes, address, refused });
     if let Err(grant) = answer {
         device.granted.lock().grants.insert(slot, grant);
-        pool.tally.release_failures.fetch_add(1, Relaxed);
-        pool.entry_tally[e].release_failures.fetch_add(1, Relaxed);
-        crate::log::emit(crate::log::Level::Warning, || {
-            format!("the device refused to take back a page of {bytes} bytes; it stays reserved")
-        });
+        count_release_failure(pool, e, bytes);
         return None;
     }
     for index in blocks {
         detach_any(slow, shared, pool, e, index);
         shared.stock.give(index);
     }
-    device.by_address.write().remove(&address);
+    close_page(device, shared, pool, e, slot, bytes);
+    Some(bytes)
+}
+
+/// The page is the device's again.
+fn close_page(device: &Device, shared: &mut PoolShared, pool: &Pool, e: usize, slot: u32, bytes: u64) {
+    let record = page(slot);
+    device.by_address.write().remove(&record.base.load(Relaxed));
     let pointer = record.pointer.load(Relaxed);
     if pointer != 0 {
         device.by_pointer.write().remove(&pointer);
@@ -149,7 +173,46 @@ fn release_page(
     pool.entry_tally[e].shrink(bytes);
     device.page_frees.fetch_add(1, Relaxed);
     device.reserved.fetch_sub(bytes, Relaxed);
-    Some(bytes)
+}
+
+fn count_release_failure(pool: &Pool, e: usize, bytes: u64) {
+    pool.tally.release_failures.fetch_add(1, Relaxed);
+    pool.entry_tally[e].release_failures.fetch_add(1, Relaxed);
+    crate::log::emit(crate::log::Level::Warning, || {
+        format!("the device refused to take back a page of {bytes} bytes; it stays reserved")
+    });
+}
+
+/// The device has answered for a page that was leaving: it is gone, or its blocks are free again as they were.
+pub(crate) fn settle_leaving(slow: &mut Slow<'_>, page: Leaving, refused: Option<Grant>) {
+    let Leaving { pool, entry: e, slot, bytes, blocks, .. } = page;
+    let device = slow.device;
+    let record = super::page::page(slot);
+    let address = record.base.load(Relaxed);
+    device.tell(&Event::PageReleased { pool: pool.id, entry: e as u32, bytes, address, refused: refused.is_some() });
+    let mut shared = pool.shared.lock();
+    match refused {
+        None => {
+            for (index, _) in blocks {
+                shared.stock.give(index);
+            }
+            close_page(device, &mut shared, &pool, e, slot, bytes);
+            unlist_released(&pool, e, &shared);
+            drop(shared);
+            if pool.destroyed.load(Relaxed) {
+                forget_if_empty(slow, &pool);
+            }
+        }
+        Some(grant) => {
+            device.granted.lock().grants.insert(slot, grant);
+            count_release_failure(&pool, e, bytes);
+            for (index, mut points) in blocks {
+                points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+                block(index).add_flag(FREE);
+                super::free::place(slow, &mut shared, &pool, e, index, points);
+            }
+        }
+    }
 }
 
 /// Releases in the order of §9 while `want(reserved, page bytes)` says so for a page; pages it declines are skipped.
@@ -167,7 +230,7 @@ fn release_while(slow: &mut Slow<'_>, pool: &Arc<Pool>, mut want: impl FnMut(u64
         }
         for (.., slot) in empty_pages(pool, e) {
             let bytes = page(slot).bytes.load(Relaxed);
-            if want(pool.tally.reserved.load(Relaxed), bytes)
+            if want(pool.tally.reserved.load(Relaxed) - slow.leaving_bytes(pool, None), bytes)
                 && let Some(bytes) = release_page(slow, &mut shared, pool, e, slot, &mut answers)
             {
                 given += bytes;
@@ -223,7 +286,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
     let mut answers = HashMap::new();
     let mut shared = pool.shared.lock();
     for (.., slot) in empty_pages(pool, e) {
-        if tally.reserved.load(Relaxed).saturating_add(bytes) <= mark {
+        if (tally.reserved.load(Relaxed) - slow.leaving_bytes(pool, Some(e))).saturating_add(bytes) <= mark {
             break;
         }
         release_page(slow, &mut shared, pool, e, slot, &mut answers);
@@ -241,6 +304,9 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
         if record.is(device.uid, at.stream) {
             let state = slow.state(at.stream.slot());
             if record.observe(at.seq) {
+                if state.opaque {
+                    record.execute(at.seq);
+                }
                 state.prune(at.seq);
                 moved.push(at.stream);
             }

@@ -88,6 +88,9 @@ impl Request<'_> {
                 if stream != me {
                     self.ask(stream);
                 }
+                if self.must_ask.is_some() {
+                    return Ok(None);
+                }
             }
             let answers = self.answers.clone();
             chosen = self.best_run(slow, shared, e, &locked, &bound, &answers);

@@ -11,11 +11,13 @@ use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::Page;
-use crate::device_source::model::ModelDevice;
-use crate::device_source::{DeviceKind, Grant, ModelOptions};
+use crate::device_source::cuda::CudaDevice;
+use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
+use crate::error::Result;
 use crate::handle::{self, DeviceId, PoolId};
 use crate::order::{self, At, Order, State, StreamMutexGuard, StreamRef};
 use crate::rules;
+use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -38,6 +40,8 @@ pub(crate) struct Caches {
     /// By pool slot.
     pub(crate) pools: Vec<Option<Box<PoolCache>>>,
     pub(crate) stock: Stock,
+    /// What the driver knows the stream by, and the events recorded on it.
+    pub(crate) native: NativeStream,
 }
 
 /// One pool's part of a stream.
@@ -428,6 +432,8 @@ pub(crate) struct Pool {
     /// Under the device's slow lock; a mutex of its own only so that the compiler can see it.
     pub(crate) shared: Mutex<PoolShared>,
     pub(crate) accesses: super::access::Table,
+    /// A *driver* pool: the driver's own pool, and its blocks' pointers.
+    pub(crate) shadow: Option<super::driver::DriverPool>,
 }
 
 impl Pool {
@@ -550,7 +556,7 @@ pub(crate) struct Device {
     pub(crate) uid: u32,
     pub(crate) kind: DeviceKind,
     pub(crate) options: ModelOptions,
-    pub(crate) source: ModelDevice,
+    pub(crate) source: Source,
     pub(crate) order: Order,
     pub(crate) slow: Mutex<()>,
     pub(crate) granted: Mutex<Granted>,
@@ -565,6 +571,16 @@ pub(crate) struct Device {
     /// Its handle is closed: no one is left to synchronise it as a whole.
     pub(crate) closed: AtomicBool,
     pub(crate) per_thread: Mutex<HashMap<u64, StreamRef>>,
+    /// CUDA: streams by the driver's handle. A leaf.
+    pub(crate) adopted: RwLock<HashMap<u64, StreamRef>>,
+    /// Opaque: the stream of no one whose operations are the host-ordered frees. A leaf.
+    pub(crate) timeline: Mutex<Option<StreamRef>>,
+    /// CUDA: a stream's identity is verified with the driver on every call.
+    pub(crate) checked: bool,
+    /// CUDA: the driver is asked on every call whether the stream is capturing, unless the pool waives it.
+    pub(crate) capture_check: bool,
+    /// Why this device was picked.
+    pub(crate) why: String,
     pub(crate) in_callback: Mutex<Vec<(std::thread::ThreadId, PoolId)>>,
     pub(crate) page_allocs: AtomicU64,
     pub(crate) page_frees: AtomicU64,
@@ -578,13 +594,23 @@ pub(crate) const END_ADDRESS: u64 = 0x5400_0000_0000_0000;
 
 impl Device {
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(id: DeviceId, slot: u32, uid: u32, options: ModelOptions, order: Order) -> Device {
+    pub(crate) fn new(
+        id: DeviceId,
+        slot: u32,
+        uid: u32,
+        source: Source,
+        options: ModelOptions,
+        order: Order,
+        checked: bool,
+        capture_check: bool,
+        why: String,
+    ) -> Device {
         Device {
             id,
             slot,
             uid,
-            kind: DeviceKind::Model,
-            source: ModelDevice::new(&options),
+            kind: if source.cuda().is_some() { DeviceKind::Cuda } else { DeviceKind::Model },
+            source,
             options,
             order,
             slow: Mutex::new(()),
@@ -597,10 +623,33 @@ impl Device {
             by_pointer: RwLock::new(BTreeMap::new()),
             closed: AtomicBool::new(false),
             per_thread: Mutex::new(HashMap::new()),
+            adopted: RwLock::new(HashMap::new()),
+            timeline: Mutex::new(None),
+            checked,
+            capture_check,
+            why,
             in_callback: Mutex::new(Vec::new()),
             page_allocs: AtomicU64::new(0),
             page_frees: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+        }
+    }
+
+    /// The CUDA device beneath, if it is one.
+    #[inline(always)]
+    pub(crate) fn cuda(&self) -> Option<&Arc<CudaDevice>> {
+        self.source.cuda()
+    }
+
+    /// The CUDA device beneath, if it is one, usable.
+    ///
+    /// # Errors
+    /// DEVICE_POISONED after a sticky error.
+    pub(crate) fn sound_cuda(&self) -> Result<Option<&Arc<CudaDevice>>> {
+        let cuda = self.source.cuda();
+        match cuda.and_then(|cuda| cuda.poison().map(|code| cuda.poisoned_error(code))) {
+            Some(error) => Err(error),
+            None => Ok(cuda),
         }
     }
 
@@ -664,6 +713,7 @@ impl Drop for Device {
                 state.close();
                 state.attach.pools = Vec::new();
                 state.attach.stock.give_back();
+                state.attach.native = NativeStream::default();
                 let used_up = handle::used_up(state.generation);
                 drop(state);
                 if !used_up {
@@ -685,10 +735,48 @@ impl order::Progress for Device {
 /// The slow path's locks: the device's slow lock and any number of streams.
 pub(crate) struct Slow<'a> {
     pub(crate) device: &'a Device,
-    _slow: MutexGuard<'a, ()>,
+    slow: Option<MutexGuard<'a, ()>>,
+    /// Pages on their way back to the device, which is asked when the locks are free.
+    pub(crate) leaving: Vec<Leaving>,
     held: Vec<(u32, StreamGuard)>,
     /// Where in `held` a slot is, once there are too many to look through.
     places: SlotMap<u32, usize>,
+}
+
+/// A page taken out of every structure, to be given back to the device.
+pub(crate) struct Leaving {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) entry: usize,
+    pub(crate) slot: u32,
+    pub(crate) bytes: u64,
+    pub(crate) grant: Grant,
+    /// Its blocks, in order, with the points they were free at.
+    pub(crate) blocks: Vec<(u32, Vec<At>)>,
+}
+
+impl Drop for Slow<'_> {
+    /// No lock is held while a driver is asked to take pages back. `Pool::shared` is not held by whoever drops this with
+    /// pages leaving.
+    fn drop(&mut self) {
+        let leaving = std::mem::take(&mut self.leaving);
+        if leaving.is_empty() {
+            return;
+        }
+        self.held.clear();
+        self.slow = None;
+        let device = self.device;
+        let answers: Vec<(Leaving, Option<Grant>)> = leaving
+            .into_iter()
+            .map(|mut page| {
+                let refused = device.source.release(std::mem::take(&mut page.grant), page.bytes).err();
+                (page, refused)
+            })
+            .collect();
+        let mut slow = Slow::lock(device);
+        for (page, refused) in answers {
+            super::release::settle_leaving(&mut slow, page, refused);
+        }
+    }
 }
 
 /// How many locked streams are looked through one by one.
@@ -696,7 +784,19 @@ const FEW: usize = 8;
 
 impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
-        Slow { device, _slow: device.slow.lock(), held: Vec::new(), places: SlotMap::default() }
+        Slow {
+            device,
+            slow: Some(device.slow.lock()),
+            leaving: Vec::new(),
+            held: Vec::new(),
+            places: SlotMap::default(),
+        }
+    }
+
+    /// Bytes of the pool's (the entry's) pages that are on their way back.
+    pub(crate) fn leaving_bytes(&self, pool: &Pool, entry: Option<usize>) -> u64 {
+        let ours = |page: &&Leaving| page.pool.id == pool.id && entry.is_none_or(|entry| entry == page.entry);
+        self.leaving.iter().filter(ours).map(|page| page.bytes).sum()
     }
 
     /// Locks a stream's slot (once) and gives its state.
@@ -733,6 +833,9 @@ impl<'a> Slow<'a> {
         let stale = caches[index].as_ref().is_none_or(|cache| cache.pool.id != pool.id);
         if stale {
             pool.attached.lock().push(slot);
+            if pool.is_cuda() && pool.device.cuda().is_some() {
+                STREAMS.at(slot).watch.fetch_or(native::WANTED, Relaxed);
+            }
             caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
         caches[index].as_mut().expect("just made")
@@ -835,7 +938,7 @@ impl<'a> Slow<'a> {
     /// Merges a stream's recent block.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
         self.cache(stream.slot(), pool);
-        let Caches { pools, stock } = &mut self.state(stream.slot()).attach;
+        let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
         if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
             cache.entries[e].settle(pool.unit_log2(), stream, stock);
         }
@@ -1005,7 +1108,12 @@ pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut St
 /// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
 /// same domain with the same point and flags. `None` in the error case: no record left.
 #[inline(always)]
-pub(crate) fn cut(index: u32, b: &Block, need: u64, stock: &mut Stock) -> Result<Option<(u32, &'static Block)>, ()> {
+pub(crate) fn cut(
+    index: u32,
+    b: &Block,
+    need: u64,
+    stock: &mut Stock,
+) -> std::result::Result<Option<(u32, &'static Block)>, ()> {
     let (size, flags) = (b.size(), b.flags());
     if size == need {
         return Ok(None);

@@ -1,22 +1,44 @@
 //! Creating, recording, waiting for and destroying events.
+//!
+//! On CUDA an event's handle is the `CUevent` itself, one of the library's making or one of the caller's that it has seen.
 
-use super::{DEVICES, resolve_device, resolve_stream, submit_work, synchronize_point};
+use super::{Act, native, resolve_both, resolve_device, resolve_stream, submit_agreed, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{At, Event, Point, Recorded};
-use crate::pool::observer::Event as Seen;
+use crate::pool::observer::Event as Told;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
 use crate::slab::Slab;
-use parking_lot::MutexGuard;
+use parking_lot::{MutexGuard, RwLock};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
+/// CUDA's events by the driver's handle. A leaf.
+static BY_RAW: RwLock<Option<HashMap<u64, u32>>> = RwLock::new(None);
 
 const KIND: handle::Kind = handle::Kind::Event;
 
+/// What is known of an event at one moment.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) recorded: Option<Recorded>,
+    version: u64,
+}
+
 /// The device of an event stays known by slot and number; an event does not keep its device open.
 fn lock(id: EventId) -> Result<(u32, MutexGuard<'static, crate::order::EventState>)> {
+    if native::is_foreign(KIND, id.0) && native::any() {
+        native::refuse_forked()?;
+        let slot = BY_RAW.read().as_ref().and_then(|known| known.get(&id.0).copied());
+        if let Some(slot) = slot {
+            let state = EVENTS.at(slot).state.lock();
+            if state.live && state.raw == id.0 {
+                return Ok((slot, state));
+            }
+        }
+    }
     let (slot, generation) = handle::decode(KIND, id.0).ok_or_else(|| handle::invalid(KIND, id.0))?;
     let state = EVENTS.get(slot).ok_or_else(|| handle::invalid(KIND, id.0))?.state.lock();
     handle::judge(KIND, id.0, generation, state.generation, state.live)?;
@@ -27,25 +49,35 @@ fn device_of(id: EventId) -> Result<Arc<Device>> {
     let (_, state) = lock(id)?;
     let (slot, uid) = (state.device as u32, (state.device >> 32) as u32);
     drop(state);
-    DEVICES
-        .get(slot)
-        .and_then(|place| place.0.lock().device.clone())
-        .filter(|device| device.uid == uid)
-        .ok_or_else(|| Error::new(Status::Destroyed, "the event's device has been closed"))
+    native::device_by(slot, uid).ok_or_else(|| Error::new(Status::Destroyed, "the event's device has been closed"))
 }
 
 /// What the event's last record stored.
-pub(crate) fn recorded(id: EventId, on: Option<&Device>) -> Result<Option<Recorded>> {
+pub(crate) fn seen(id: EventId, on: Option<&Device>) -> Result<Seen> {
     let (_, state) = lock(id)?;
     if on.is_some_and(|device| (state.device >> 32) as u32 != device.uid) {
         return Err(Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", id.0)));
     }
-    Ok(state.recorded.clone())
+    Ok(Seen { recorded: state.recorded.clone(), version: state.version })
 }
 
-/// Creates an event, not yet recorded.
+/// Whether the event has not been recorded again since.
+pub(crate) fn unchanged(id: EventId, seen: &Seen) -> bool {
+    lock(id).is_ok_and(|(_, state)| state.version == seen.version)
+}
+
+/// Creates an event, not yet recorded (`cuEventCreate`).
 pub fn create(device: DeviceId) -> Result<EventId> {
     let device = resolve_device(device)?;
+    let Some(cuda) = device.sound_cuda()? else { return enrol(&device, 0) };
+    let raw = cuda.event_create().map_err(|code| cuda.error("cuEventCreate", code))?;
+    enrol(&device, raw).inspect_err(|_| {
+        let _ = cuda.event_destroy(raw);
+    })
+}
+
+/// Gives an event a record. `raw`: the driver's handle, 0 on the model device.
+fn enrol(device: &Arc<Device>, raw: u64) -> Result<EventId> {
     let _serial = device.enter();
     let slot =
         EVENTS.take_one().ok_or_else(|| Error::new(Status::OutOfMemory, "no event slot left in this process"))?;
@@ -54,57 +86,161 @@ pub fn create(device: DeviceId) -> Result<EventId> {
     state.live = true;
     state.device = (u64::from(device.uid) << 32) | u64::from(device.slot);
     state.recorded = None;
-    let id = EventId(handle::encode(KIND, state.generation, slot));
+    state.version += 1;
+    state.raw = raw;
+    let id = EventId(if raw == 0 { handle::encode(KIND, state.generation, slot) } else { raw });
     drop(state);
-    device.tell(&Seen::EventCreate { event: id });
+    if raw != 0 {
+        // An event the caller destroyed without a word may have had this handle.
+        let stale = BY_RAW.write().get_or_insert_default().insert(raw, slot);
+        if let Some(stale) = stale {
+            retire(stale);
+        }
+    }
+    device.tell(&Told::EventCreate { event: id });
     Ok(id)
 }
 
-/// Destroys an event. Waits made before keep their point.
-pub fn destroy(event: EventId) -> Result<()> {
-    let device = device_of(event).ok();
-    let _serial = device.as_ref().map(|device| device.enter());
-    let (slot, mut state) = lock(event)?;
+fn retire(slot: u32) {
+    let mut state = EVENTS.at(slot).state.lock();
     state.live = false;
     state.recorded = None;
+    state.raw = 0;
     let used_up = handle::used_up(state.generation);
     drop(state);
     if !used_up {
         EVENTS.give_back([slot]);
     }
-    if let Some(device) = &device {
-        device.tell(&Seen::EventDestroy { event });
+}
+
+/// Destroys an event (`cuEventDestroy`). Waits made before keep their point.
+pub fn destroy(event: EventId) -> Result<()> {
+    destroy_by(event, Act::Do)
+}
+
+/// As [`destroy`], done by `act`.
+pub fn destroy_by(event: EventId, mut act: Act<'_>) -> Result<()> {
+    let device = device_of(event).ok();
+    let _serial = device.as_ref().map(|device| device.enter());
+    let device = device.as_ref();
+    let (slot, mut state) = lock(event)?;
+    let raw = std::mem::take(&mut state.raw);
+    state.live = false;
+    drop(state);
+    if raw != 0
+        && let Some(known) = BY_RAW.write().as_mut()
+        && known.get(&raw) == Some(&slot)
+    {
+        known.remove(&raw);
     }
-    Ok(())
+    retire(slot);
+    let Some(device) = device else { return Ok(()) };
+    device.tell(&Told::EventDestroy { event });
+    match device.cuda() {
+        Some(cuda) if raw != 0 => {
+            act.run(|| cuda.event_destroy(raw).map_err(|code| cuda.error("cuEventDestroy", code)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Records the event on a stream (`cuEventRecord`): it stands for everything submitted there so far. Recording again
 /// replaces the point. `device` says whose default stream is meant and may be null beside a created stream.
 pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Point> {
-    let own = device_of(event)?;
+    record_by(device, event, stream, Act::Do)
+}
+
+/// As [`record`], done by `act`. On CUDA an event of the caller's becomes known by this; on a capturing stream the record
+/// is the capture's and stands for nothing here.
+pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Act<'_>) -> Result<Point> {
+    let own = match device_of(event) {
+        Ok(own) => own,
+        Err(_) if native::any() && native::is_foreign(KIND, event.0) => {
+            let (on, _) = resolve_both(device, stream)?;
+            if on.cuda().is_some() {
+                enrol(&on, event.0)?;
+            }
+            device_of(event)?
+        }
+        Err(error) => return Err(error),
+    };
     let default_stream = stream.0 <= 2;
     if (device.0 != 0 || default_stream) && resolve_device(device)?.uid != own.uid {
         return Err(Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", event.0)));
     }
     let stream = resolve_stream(&own, stream)?;
     let _serial = own.enter();
-    let seq = submit_work(&own, stream, 1, Vec::new(), None)?;
-    let clock = STREAMS.at(stream.slot()).state.lock().clock_at(seq);
+    let cuda = own.sound_cuda()?;
+    let raw = native::raw(stream);
+    if let Some(cuda) = cuda
+        && native::is_capturing(cuda, raw)
+    {
+        lock(event)?.1.recorded = None;
+        act.run(|| cuda.event_record(event.0, raw).map_err(|code| cuda.error("cuEventRecord", code)))?;
+        return Ok(At { stream, seq: STREAMS.at(stream.slot()).state.lock().submitted }.point());
+    }
+    let version = {
+        let (_, mut state) = lock(event)?;
+        state.version += 1;
+        if cuda.is_some() {
+            // Until the driver has recorded it anew it stands for nothing.
+            state.recorded = None;
+        }
+        state.version
+    };
+    let agree = || match cuda {
+        None => Ok(()),
+        Some(cuda) => act.run(|| cuda.event_record(event.0, raw).map_err(|code| cuda.error("cuEventRecord", code))),
+    };
+    let seq = match submit_agreed(&own, stream, 1, Vec::new(), None, agree) {
+        Ok(seq) => seq,
+        Err(error) => {
+            if error.status != Status::Destroyed {
+                // The number is used up all the same.
+                own.tell(&Told::Submit { stream: stream.id(), count: 1 });
+            }
+            return Err(error);
+        }
+    };
     let at = At { stream, seq };
-    lock(event)?.1.recorded = Some(Recorded { at, clock });
-    own.tell(&Seen::EventRecord { event, stream: stream.id(), seq });
+    {
+        let state = STREAMS.at(stream.slot()).state.lock();
+        let clock = state.clock_at(seq);
+        drop(state);
+        let (_, mut state) = lock(event)?;
+        if state.version == version {
+            state.recorded = Some(Recorded { at, clock });
+        }
+    }
+    own.tell(&Told::EventRecord { event, stream: stream.id(), seq });
+    native::after_call(&own, stream, false);
     Ok(at.point())
 }
 
 /// Waits on the host for the event's last record, and observes it (`cuEventSynchronize`).
 pub fn synchronize(event: EventId) -> Result<()> {
+    synchronize_by(event, Act::Do)
+}
+
+/// As [`synchronize`], done by `act`.
+pub fn synchronize_by(event: EventId, mut act: Act<'_>) -> Result<()> {
     let device = device_of(event)?;
     let _serial = device.enter();
-    device.tell(&Seen::SynchronizeEvent { event });
-    match recorded(event, None)? {
+    let mut before = seen(event, None)?;
+    if let Some(cuda) = device.sound_cuda()? {
+        act.run(|| cuda.event_synchronize(event.0).map_err(|code| cuda.error("cuEventSynchronize", code)))?;
+        if !unchanged(event, &before) {
+            before.recorded = None;
+        }
+    }
+    device.tell(&Told::SynchronizeEvent { event });
+    match before.recorded {
         Some(recorded) => synchronize_point(&device, recorded.at, &recorded.clock),
         // Nothing new is observed, but pages above a threshold go back as at any synchronise.
-        None => release::observe(&mut Slow::lock(&device), &[]),
+        None => {
+            native::poll_before_release(&device);
+            release::observe(&mut Slow::lock(&device), &[]);
+        }
     }
     Ok(())
 }
@@ -113,5 +249,16 @@ pub fn synchronize(event: EventId) -> Result<()> {
 pub fn query(event: EventId) -> Result<bool> {
     let device = device_of(event)?;
     let _serial = device.enter();
-    Ok(recorded(event, None)?.is_none_or(|recorded| device.order.done(&STREAMS, recorded.at)))
+    let before = seen(event, None)?;
+    if let Some(cuda) = device.sound_cuda()? {
+        let done = cuda.event_query(event.0).map_err(|code| cuda.error("cuEventQuery", code))?;
+        if done
+            && let Some(recorded) = before.recorded.clone()
+            && unchanged(event, &before)
+        {
+            native::publish_executed(&device, recorded.at.stream, recorded.at.seq);
+        }
+        return Ok(done);
+    }
+    Ok(before.recorded.is_none_or(|recorded| device.order.done(&STREAMS, recorded.at)))
 }

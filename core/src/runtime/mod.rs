@@ -4,6 +4,7 @@
 
 pub mod device;
 pub mod event;
+pub(crate) mod native;
 pub mod stream;
 
 use crate::error::{Error, Result, Status};
@@ -14,9 +15,34 @@ use crate::pool::state::{Device, STREAMS, Slow};
 use crate::rules;
 use crate::slab::Slab;
 use parking_lot::Mutex;
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Who does what a call about order names.
+pub enum Act<'a> {
+    /// The library does it.
+    Do,
+    /// The caller has done it already, and nothing on that stream since that this library is told of: a note. On the model
+    /// device, whose streams and events no one else can touch, the library does it.
+    Noted,
+    /// The closure does it, between the moment the point is taken and the moment it is believed; `false`: it failed, and
+    /// nothing is believed.
+    With(&'a mut dyn FnMut() -> bool),
+}
+
+impl Act<'_> {
+    /// Has it done; `library` is what the library would do.
+    fn run(&mut self, library: impl FnOnce() -> Result<()>) -> Result<()> {
+        match self {
+            Act::Do => library(),
+            Act::Noted => Ok(()),
+            Act::With(call) => match call() {
+                true => Ok(()),
+                false => Err(Error::new(Status::Driver, "the caller's own call failed")),
+            },
+        }
+    }
+}
 
 /// Every device of the process.
 pub(crate) static DEVICES: Slab<DeviceSlot, { 1 << 12 }> = Slab::new();
@@ -33,6 +59,7 @@ struct DevicePlace {
 /// The open device a handle names.
 pub(crate) fn resolve_device(id: DeviceId) -> Result<Arc<Device>> {
     let kind = handle::Kind::Device;
+    native::refuse_forked()?;
     let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
     let place = DEVICES.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?.0.lock();
     handle::judge(kind, id.0, generation, place.generation, place.device.is_some())?;
@@ -47,6 +74,11 @@ pub(crate) fn resolve_stream(device: &Arc<Device>, id: StreamId) -> Result<Strea
         2 => return per_thread(device),
         _ => {}
     }
+    if let Some(cuda) = device.cuda()
+        && native::is_foreign(handle::Kind::Stream, id.0)
+    {
+        return native::resolve(device, cuda, id);
+    }
     let (stream, uid) = resolve_created(id)?;
     if uid != device.uid {
         return Err(Error::new(Status::WrongDevice, format_args!("stream {:#x} belongs to another device", id.0)));
@@ -57,6 +89,7 @@ pub(crate) fn resolve_stream(device: &Arc<Device>, id: StreamId) -> Result<Strea
 /// A created stream and its device's number.
 fn resolve_created(id: StreamId) -> Result<(StreamRef, u32)> {
     let kind = handle::Kind::Stream;
+    native::refuse_forked()?;
     let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
     let state = STREAMS.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?.state.lock();
     handle::judge(kind, id.0, generation, state.generation, state.live)?;
@@ -65,6 +98,12 @@ fn resolve_created(id: StreamId) -> Result<(StreamRef, u32)> {
 
 /// The device and stream of a call that names both; the device may be null if the stream is a created one.
 pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device>, StreamRef)> {
+    if device.0 == 0 && native::is_foreign(handle::Kind::Stream, id.0) {
+        native::refuse_forked()?;
+        if let Some(found) = native::find(id.0) {
+            return Ok(found);
+        }
+    }
     if device.0 == 0 && id.0 > 2 {
         let (stream, uid) = resolve_created(id)?;
         let device = device_of(stream, uid).ok_or_else(|| handle::gone(handle::Kind::Stream, id.0))?;
@@ -96,27 +135,35 @@ pub(crate) fn handle_of(device: &Device, stream: StreamRef) -> StreamId {
     if !record.is(device.uid, stream) || !state.live {
         return StreamId(0);
     }
+    if let Some(handle) = native::handle_of(device, state.attach.native.raw) {
+        return handle;
+    }
     StreamId(handle::encode(handle::Kind::Stream, state.generation, stream.slot()))
 }
 
 fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static ME: Cell<u64> = const { Cell::new(0) };
-    }
-    let me = ME.with(|cell| {
-        if cell.get() == 0 {
-            cell.set(NEXT.fetch_add(1, Relaxed));
-        }
-        cell.get()
-    });
+    let me = native::thread();
     let _serial = device.enter();
     if let Some(&stream) = device.per_thread.lock().get(&me) {
         return Ok(stream);
     }
     let (stream, _) = stream::create_on(device, stream::StreamFlags::default())?;
+    if device.cuda().is_some() {
+        native::name(device, stream, native::key(StreamId(native::PER_THREAD)), native::PER_THREAD, 0);
+    }
     device.per_thread.lock().insert(me, stream);
     Ok(stream)
+}
+
+/// # Errors
+/// [`Status::NotSupported`] on CUDA, where only the driver runs streams.
+pub(crate) fn model_only(device: &Device) -> Result<()> {
+    match device.cuda() {
+        None => Ok(()),
+        Some(_) => {
+            Err(Error::new(Status::NotSupported, "only the model device can do this, and this is a CUDA device"))
+        }
+    }
 }
 
 /// Whether work submitted to `stream` now follows `at`. No locks held by the caller.
@@ -158,16 +205,48 @@ pub(crate) fn submit_work(
     deps: Vec<At>,
     after: Option<&Clock>,
 ) -> Result<u64> {
+    submit_agreed(device, stream, count, deps, after, || Ok(()))
+}
+
+/// As [`submit_work`], with the driver asked by `agree`, no lock held, before anything is ordered by it. The number is
+/// taken before: it stands for what was submitted before `agree` began. A refusal leaves an operation that orders nothing.
+pub(crate) fn submit_agreed(
+    device: &Device,
+    stream: StreamRef,
+    count: u64,
+    deps: Vec<At>,
+    after: Option<&Clock>,
+    agree: impl FnOnce() -> Result<()>,
+) -> Result<u64> {
     let order = &device.order;
+    let destroyed = || Error::new(Status::Destroyed, "the stream was destroyed during the call");
     let first = if stream == order.legacy && !rules::off(rules::LEGACY) {
-        order.submit_barrier(&STREAMS, count, deps, after)
+        let barrier = order.begin_barrier(&STREAMS, count, deps);
+        let first = barrier.first;
+        agree()?;
+        order.publish_barrier(&STREAMS, barrier, count, after);
+        first
     } else {
         let record = STREAMS.at(stream.slot());
         let mut state = record.state.lock();
         if state.released || !record.is(device.uid, stream) {
-            return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
+            return Err(destroyed());
         }
-        order.submit(&STREAMS, &mut state, count, deps, after)
+        if deps.is_empty() && after.is_none() {
+            let first = order.submit(&STREAMS, &mut state, count, deps, after);
+            drop(state);
+            agree()?;
+            first
+        } else {
+            // What follows is ordered only once the driver has the order.
+            drop(state);
+            agree()?;
+            let mut state = record.state.lock();
+            if state.released || !record.is(device.uid, stream) {
+                return Err(destroyed());
+            }
+            order.submit(&STREAMS, &mut state, count, deps, after)
+        }
     };
     order.settle(&STREAMS, stream);
     Ok(first)
@@ -175,6 +254,7 @@ pub(crate) fn submit_work(
 
 /// Runs and observes up to `at`, whose clock is `clock`, and everything that depends on.
 pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock) {
+    native::poll_before_release(device);
     device.order.run_to(&STREAMS, at);
     let seen = if rules::off(rules::SYNC_OBSERVES) { vec![at] } else { device.order.closure(&STREAMS, at, clock) };
     release::observe(&mut Slow::lock(device), &seen);
@@ -189,21 +269,30 @@ pub(crate) fn drain_if_orphaned(device: &Device) {
     let pools = device.pools.lock().clone();
     if pools.iter().any(|pool| pool.destroyed.load(Relaxed) && !pool.has_live_blocks()) {
         let _serial = device.enter();
-        device.tell(&crate::pool::observer::Event::SynchronizeDevice);
-        synchronize_device(device);
+        // A driver that refuses leaves the memory where it is.
+        let _ = synchronize_device(device, &mut Act::Do, true);
     }
 }
 
-/// Runs and observes everything submitted to the device so far.
-pub(crate) fn synchronize_device(device: &Device) {
+/// Runs and observes everything submitted to the device so far. `call`: it is a call of its own, of which the observer is
+/// told; else part of one.
+pub(crate) fn synchronize_device(device: &Device, act: &mut Act<'_>, call: bool) -> Result<()> {
+    // What is taken before the driver is asked has run once it agrees.
     let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
-    let mut seen = Vec::with_capacity(streams.len());
-    for stream in streams {
-        let record = STREAMS.at(stream.slot());
-        let submitted = record.state.lock().submitted;
-        let at = At { stream, seq: submitted };
+    let seen: Vec<At> = streams
+        .into_iter()
+        .map(|stream| At { stream, seq: STREAMS.at(stream.slot()).state.lock().submitted })
+        .collect();
+    if let Some(cuda) = device.cuda() {
+        act.run(|| cuda.synchronize().map_err(|code| cuda.error("cuCtxSynchronize", code)))?;
+    }
+    native::poll_before_release(device);
+    if call {
+        device.tell(&crate::pool::observer::Event::SynchronizeDevice);
+    }
+    for &at in &seen {
         device.order.run_to(&STREAMS, at);
-        seen.push(at);
     }
     release::observe(&mut Slow::lock(device), &seen);
+    Ok(())
 }

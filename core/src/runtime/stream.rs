@@ -1,6 +1,6 @@
 //! Creating, submitting to, waiting for and destroying streams.
 
-use super::{resolve_both, resolve_device, submit_work, synchronize_point};
+use super::{Act, native, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{At, StreamOrderId, StreamRef};
@@ -36,29 +36,70 @@ pub struct StreamInfo {
     pub lazy: bool,
 }
 
-/// Creates a stream.
+/// Creates a stream (`cuStreamCreate`). On CUDA the handle is the `CUstream` itself.
+///
+/// # Errors
+/// [`Status::InvalidValue`] for a pace on CUDA, where streams run as they do; what the driver answers.
 pub fn create(device: DeviceId, flags: StreamFlags) -> Result<StreamId> {
     let device = resolve_device(device)?;
-    let _serial = device.enter();
-    create_on(&device, flags).map(|(_, id)| id)
+    let Some(cuda) = device.sound_cuda()? else {
+        let _serial = device.enter();
+        return create_on(&device, flags).map(|(_, id)| id);
+    };
+    if flags.lazy.is_some() {
+        return Err(Error::new(Status::InvalidValue, "flags: lazy and eager are for streams of the model device"));
+    }
+    let raw = cuda.stream_create(flags.non_blocking).map_err(|code| cuda.error("cuStreamCreate", code))?;
+    let identity = if device.checked { cuda.stream_identity(raw).unwrap_or(0) } else { 0 };
+    // A stream the caller destroyed without a word may have had this handle.
+    if let Some((_, stale)) = device.adopted.read().get_key_value(&raw).map(|(&raw, &stream)| (raw, stream)) {
+        release_ref(&device, stale)?;
+    }
+    match native::adopt(&device, raw, flags.non_blocking, identity) {
+        Ok(_) => Ok(StreamId(raw)),
+        Err(error) => {
+            let _ = cuda.stream_destroy(raw);
+            Err(error)
+        }
+    }
 }
 
 pub(crate) fn create_on(device: &Arc<Device>, flags: StreamFlags) -> Result<(StreamRef, StreamId)> {
     let lazy = flags.lazy.unwrap_or(device.options.lazy);
+    let (stream, id) = create_with(device, flags.non_blocking, lazy)?;
+    device.tell(&Event::StreamCreate { id: stream.id(), non_blocking: flags.non_blocking, lazy });
+    Ok((stream, id))
+}
+
+/// A stream no call can name and no trace tells of: it comes to be by the call that needs it.
+pub(crate) fn create_unnamed(device: &Arc<Device>) -> Result<(StreamRef, StreamId)> {
+    create_with(device, true, device.options.lazy)
+}
+
+fn create_with(device: &Arc<Device>, non_blocking: bool, lazy: bool) -> Result<(StreamRef, StreamId)> {
     let (stream, generation) = device
         .order
-        .create(&STREAMS, device.slot, flags.non_blocking, lazy)
+        .create(&STREAMS, device.slot, non_blocking, lazy)
         .ok_or_else(|| Error::new(Status::OutOfMemory, "no stream slot left in this process"))?;
-    device.tell(&Event::StreamCreate { id: stream.id(), non_blocking: flags.non_blocking, lazy });
     Ok((stream, StreamId(handle::encode(handle::Kind::Stream, generation, stream.slot()))))
 }
 
 /// Destroys a created stream (`cuStreamDestroy`): returns at once, its work completes. It is forgotten once all it
-/// submitted is observed.
+/// submitted is observed. On CUDA also one of the caller's own that the library has seen.
 ///
 /// # Errors
 /// [`Status::InvalidValue`] for a default stream.
 pub fn destroy(stream: StreamId) -> Result<()> {
+    if native::any() && native::is_foreign(handle::Kind::Stream, stream.0) {
+        native::refuse_forked()?;
+        if let Some((device, own)) = native::find(stream.0) {
+            let Some(cuda) = device.cuda() else { return Err(handle::invalid(handle::Kind::Stream, stream.0)) };
+            // Forgotten first: once it is destroyed, another may get its handle.
+            native::record_last(&device, own);
+            release_ref(&device, own)?;
+            return cuda.stream_destroy(stream.0).map_err(|code| cuda.error("cuStreamDestroy", code));
+        }
+    }
     release(DeviceId(0), stream)
 }
 
@@ -68,45 +109,89 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
     if id.0 <= 2 {
         return refused();
     }
+    if native::any() && native::is_foreign(handle::Kind::Stream, id.0) && device.0 != 0 {
+        let device = resolve_device(device)?;
+        if device.cuda().is_some() {
+            // One that was never seen has nothing to forget.
+            let known = device.adopted.read().get(&id.0).copied();
+            let Some(stream) = known else { return Ok(()) };
+            native::record_last(&device, stream);
+            return release_ref(&device, stream);
+        }
+    }
     let (device, stream) = resolve_both(device, id)?;
     // A default stream has a handle value too, which `pool::info` tells of a per-thread one and anyone can guess.
-    if stream == device.order.legacy || device.per_thread.lock().values().any(|&own| own == stream) {
+    if stream == device.order.legacy
+        || device.per_thread.lock().values().any(|&own| own == stream)
+        || *device.timeline.lock() == Some(stream)
+    {
         return refused();
     }
+    if device.cuda().is_some() {
+        native::record_last(&device, stream);
+    }
+    release_ref(&device, stream)
+}
+
+/// Forgets a stream's handle; its record goes when all it submitted is observed.
+pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()> {
     let _serial = device.enter();
-    let mut slow = Slow::lock(&device);
+    let mut slow = Slow::lock(device);
     let uid = device.uid;
     let state = slow.state(stream.slot());
     if !state.live || !STREAMS.at(stream.slot()).is(uid, stream) {
-        return Err(handle::gone(handle::Kind::Stream, id.0));
+        return Err(Error::new(Status::Destroyed, "the stream has been destroyed"));
     }
     device.tell(&Event::StreamRelease { id: stream.id() });
     state.close();
     state.released = true;
+    let raw = std::mem::take(&mut state.attach.native.raw);
+    state.attach.native.key = 0;
+    if raw > native::PER_THREAD {
+        device.adopted.write().remove(&raw);
+    }
     release::forget_if_done(&mut slow, stream);
     Ok(())
 }
 
 /// Runs a stream to its end, with what it depends on, and observes it (`cuStreamSynchronize`).
 pub fn synchronize(device: DeviceId, stream: StreamId) -> Result<()> {
+    synchronize_by(device, stream, Act::Do)
+}
+
+/// As [`synchronize`], done by `act`.
+pub fn synchronize_by(device: DeviceId, stream: StreamId, mut act: Act<'_>) -> Result<()> {
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
-    device.tell(&Event::SynchronizeStream { stream: stream.id() });
-    let (at, clock) = {
+    let (at, clock, raw) = {
         let state = STREAMS.at(stream.slot()).state.lock();
-        (At { stream, seq: state.submitted }, state.clock.clone())
+        (At { stream, seq: state.submitted }, state.clock.clone(), state.attach.native.raw)
     };
+    if let Some(cuda) = device.sound_cuda()? {
+        act.run(|| cuda.stream_synchronize(raw).map_err(|code| cuda.error("cuStreamSynchronize", code)))?;
+    }
+    device.tell(&Event::SynchronizeStream { stream: stream.id() });
     synchronize_point(&device, at, &clock);
     Ok(())
 }
 
-/// Whether everything submitted to the stream has run (`cuStreamQuery`). Changes nothing.
+/// Whether everything submitted to the stream has run (`cuStreamQuery`). Makes nothing observed.
 pub fn query(device: DeviceId, stream: StreamId) -> Result<bool> {
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
     let record = STREAMS.at(stream.slot());
-    let state = record.state.lock();
-    Ok(record.executed() >= state.submitted)
+    let (submitted, raw) = {
+        let state = record.state.lock();
+        (state.submitted, state.attach.native.raw)
+    };
+    if let Some(cuda) = device.sound_cuda()? {
+        let done = cuda.stream_query(raw).map_err(|code| cuda.error("cuStreamQuery", code))?;
+        if done {
+            native::publish_executed(&device, stream, submitted);
+        }
+        return Ok(done);
+    }
+    Ok(record.executed() >= submitted)
 }
 
 /// Submits `count` operations of work to a stream of the model device. Returns the last one's number.
@@ -118,6 +203,7 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
         return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
     }
     let (device, stream) = resolve_both(device, stream)?;
+    super::model_only(&device)?;
     let _serial = device.enter();
     device.tell(&Event::Submit { stream: stream.id(), count });
     Ok(submit_work(&device, stream, count, Vec::new(), None)? + count - 1)
@@ -126,6 +212,7 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 /// Runs up to `count` further operations of a stream of the model device; stops at an unmet wait. Returns how many ran.
 pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let (device, stream) = resolve_both(device, stream)?;
+    super::model_only(&device)?;
     let _serial = device.enter();
     let ran = device.order.advance(&STREAMS, stream, count);
     device.tell(&Event::Advance { stream: stream.id(), count, ran });
@@ -135,10 +222,22 @@ pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 /// Makes what is submitted to `stream` from now on wait for the event's last record (`cuStreamWaitEvent`). A
 /// never-recorded event counts as complete.
 pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<()> {
+    wait_event_by(device, stream, event, Act::Do)
+}
+
+/// As [`wait_event`], done by `act`. On CUDA an event the library has not seen recorded orders nothing it knows of, and a
+/// wait on a capturing stream is the capture's.
+pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act: Act<'_>) -> Result<()> {
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
-    let recorded = super::event::recorded(event, Some(&device))?;
-    let (deps, clock) = match recorded {
+    let cuda = device.sound_cuda()?;
+    let seen = match super::event::seen(event, Some(&device)) {
+        Ok(seen) => seen,
+        // Not one the library knows: only the driver can judge it.
+        Err(_) if cuda.is_some() && native::is_foreign(handle::Kind::Event, event.0) => super::event::Seen::default(),
+        Err(error) => return Err(error),
+    };
+    let (deps, clock) = match seen.recorded.clone() {
         Some(recorded) if STREAMS.at(recorded.at.stream.slot()).is(device.uid, recorded.at.stream) => {
             let clock = if rules::off(rules::TRANSITIVE) { None } else { Some(recorded.clock) };
             (vec![recorded.at], clock)
@@ -146,8 +245,29 @@ pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<
         Some(recorded) => (Vec::new(), Some(recorded.clock)),
         None => (Vec::new(), None),
     };
-    let seq = submit_work(&device, stream, 1, deps, clock.as_ref())?;
-    device.tell(&Event::WaitEvent { event, stream: stream.id(), seq });
+    let Some(cuda) = cuda else {
+        let seq = submit_work(&device, stream, 1, deps, clock.as_ref())?;
+        device.tell(&Event::WaitEvent { event, stream: stream.id(), seq });
+        return Ok(());
+    };
+    let raw = native::raw(stream);
+    let mut agree = || act.run(|| cuda.stream_wait(raw, event.0).map_err(|code| cuda.error("cuStreamWaitEvent", code)));
+    if native::is_capturing(cuda, raw) || seen.recorded.is_none() {
+        return agree();
+    }
+    // Recorded again meanwhile, the driver may have waited for the other record: then nothing is believed.
+    let mut same = true;
+    let agree = || {
+        agree()?;
+        same = super::event::unchanged(event, &seen);
+        if same { Ok(()) } else { Err(Error::new(Status::NotReady, "recorded again")) }
+    };
+    match submit_agreed(&device, stream, 1, deps, clock.as_ref(), agree) {
+        Ok(seq) => device.tell(&Event::WaitEvent { event, stream: stream.id(), seq }),
+        Err(_) if !same => {}
+        Err(error) => return Err(error),
+    }
+    native::after_call(&device, stream, false);
     Ok(())
 }
 

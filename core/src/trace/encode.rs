@@ -193,6 +193,7 @@ impl Encoder {
             Event::StreamCreate { id, non_blocking, lazy } => {
                 Line::Stream { stream: self.add_stream(id.0), non_blocking, lazy }
             }
+            Event::TimelineCreate { id } => Line::Timeline { stream: self.add_stream(id.0) },
             Event::StreamRelease { id } => Line::StreamRelease { stream: self.stream(id.0) },
             Event::EventCreate { event } => {
                 self.event(event.0, out);
@@ -239,6 +240,7 @@ impl Encoder {
                 name: name.map(kept),
             },
             Event::ProgressAnswer { stream, executed } => Line::Progress { stream: self.stream(stream.0), executed },
+            Event::Waitable { stream, upto } => Line::Waitable { stream: self.stream(stream.0), upto },
             Event::PageGranted { pool, entry, bytes, address } => {
                 let pool = self.pool(pool);
                 self.page(pool, bytes, true);

@@ -30,6 +30,7 @@ pub enum Line {
     NotePool { pool: u64, spec: String },
     // Calls.
     Stream { stream: u64, non_blocking: bool, lazy: bool },
+    Timeline { stream: u64 },
     StreamRelease { stream: u64 },
     Event { event: u64 },
     EventDestroy { event: u64 },
@@ -53,6 +54,7 @@ pub enum Line {
     Access { place: Place, size: u64, stream: u64, kind: u32 },
     // What followed inside the call before.
     Progress { stream: u64, executed: u64 },
+    Waitable { stream: u64, upto: u64 },
     Page { pool: u64, entry: u32, bytes: u64, address: u64 },
     PageRefused { pool: u64, entry: u32, bytes: u64 },
     PageReleased { pool: u64, entry: u32, bytes: u64, address: u64 },
@@ -167,6 +169,7 @@ impl fmt::Display for Line {
             Line::Stream { stream, non_blocking, lazy } => {
                 write!(f, "stream {stream} {}", nature(*non_blocking, *lazy))
             }
+            Line::Timeline { stream } => write!(f, "timeline {stream}"),
             Line::StreamRelease { stream } => write!(f, "stream-release {stream}"),
             Line::Event { event } => write!(f, "event {event}"),
             Line::EventDestroy { event } => write!(f, "event-destroy {event}"),
@@ -202,6 +205,7 @@ impl fmt::Display for Line {
                 write!(f, " {size} {stream} {kind}")
             }
             Line::Progress { stream, executed } => write!(f, "progress {stream} {executed}"),
+            Line::Waitable { stream, upto } => write!(f, "waitable {stream} {upto}"),
             Line::Page { pool, entry, bytes, address } => write!(f, "page {pool} {entry} {bytes} {address:#x}"),
             Line::PageRefused { pool, entry, bytes } => write!(f, "page-refused {pool} {entry} {bytes}"),
             Line::PageReleased { pool, entry, bytes, address } => {
@@ -330,6 +334,7 @@ impl Line {
                 non_blocking: o.either("blocking", "non-blocking")?,
                 lazy: o.either("eager", "lazy")?,
             },
+            "timeline" => Line::Timeline { stream: o.number("stream")? },
             "stream-release" => Line::StreamRelease { stream: o.number("stream")? },
             "event" => Line::Event { event: o.number("event")? },
             "event-destroy" => Line::EventDestroy { event: o.number("event")? },
@@ -388,6 +393,7 @@ impl Line {
                     kind: o.known("kind of access", &KINDS)?,
                 }
             }
+            "waitable" => Line::Waitable { stream: o.number("stream")?, upto: o.number("operations")? },
             "progress" => Line::Progress { stream: o.number("stream")?, executed: o.number("executed")? },
             "page" => Line::Page {
                 pool: o.number("pool")?,
@@ -446,6 +452,7 @@ impl Line {
         matches!(
             self,
             Line::Progress { .. }
+                | Line::Waitable { .. }
                 | Line::Page { .. }
                 | Line::PageRefused { .. }
                 | Line::PageReleased { .. }
@@ -466,6 +473,7 @@ mod tests {
             Line::NoteStream { stream, non_blocking: true, lazy: false, submitted: 9 },
             Line::NotePool { pool, spec: "direct(); policies(opportunistic=off)".into() },
             Line::Stream { stream: 0, non_blocking: false, lazy: true },
+            Line::Timeline { stream },
             Line::StreamRelease { stream },
             Line::Event { event },
             Line::EventDestroy { event },
@@ -493,6 +501,7 @@ mod tests {
             Line::Access { place: Place::Inside { allocation: 1, offset: 8 }, size: 4, stream, kind: 1 },
             Line::Access { place: Place::Address(0), size: 4, stream, kind: 3 },
             Line::Progress { stream, executed: 8 },
+            Line::Waitable { stream, upto: 7 },
             Line::Page { pool, entry, bytes, address },
             Line::PageRefused { pool, entry, bytes },
             Line::PageReleased { pool, entry, bytes, address },

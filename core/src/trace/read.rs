@@ -18,6 +18,10 @@ const MAX_LINE: u64 = 1 << 20;
 pub struct Header {
     /// `model` or `cuda`.
     pub kind: String,
+    /// CUDA: there may have been work the library did not see.
+    pub opaque: bool,
+    /// CUDA: one event could stand for all of the device (`cuCtxRecordEvent`).
+    pub context_events: bool,
     /// Alignment of blocks.
     pub alignment: u64,
     /// Page granularity.
@@ -354,7 +358,8 @@ impl std::fmt::Display for Header {
             yes(self.lazy),
             self.base,
             yes(self.time)
-        )
+        )?;
+        if self.opaque { write!(f, " context-events={}", yes(self.context_events)) } else { Ok(()) }
     }
 }
 
@@ -376,7 +381,9 @@ fn parse_device(text: &str) -> std::result::Result<Header, String> {
         "no" => Ok(false),
         _ => Err(format!("device: {key} is neither yes nor no: {text:?}")),
     };
-    let header = Header {
+    let mut header = Header {
+        opaque: false,
+        context_events: false,
         kind: match value("kind")? {
             kind @ ("model" | "cuda") => kind.to_owned(),
             kind => return Err(format!("device: unknown kind {kind:?}")),
@@ -392,6 +399,10 @@ fn parse_device(text: &str) -> std::result::Result<Header, String> {
             .and_then(|text| hexadecimal(text).ok_or(format!("device: base is no address: {text:?}")))?,
         time: switch("time", value("time")?)?,
     };
+    if header.kind == "cuda" {
+        header.opaque = true;
+        header.context_events = switch("context-events", value("context-events")?)?;
+    }
     match words.next() {
         Some(word) => Err(format!("device: {} is too much", shortened(word))),
         None => Ok(header),

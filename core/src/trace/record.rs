@@ -237,6 +237,9 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
         }),
     });
     let _serial = device.serialise();
+    if !device.has_observer() {
+        crate::runtime::native::retire_timeline(&device)?;
+    }
     if !device.observe(Some(recorder.clone())) {
         return Err(not_permitted("the device is being recorded already"));
     }
@@ -268,9 +271,11 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
     debug_assert!(base >= FIRST_ADDRESS);
     let header = Header {
         kind: match device.kind {
-            crate::device::DeviceKind::Model => "model".to_owned(),
-            crate::device::DeviceKind::Cuda => "cuda".to_owned(),
+            crate::device::DeviceKind::Model if !device.order.opaque => "model".to_owned(),
+            _ => "cuda".to_owned(),
         },
+        opaque: device.order.opaque,
+        context_events: device.options.context_events,
         alignment: device.options.alignment,
         granularity: device.options.page_granularity,
         capacity,

@@ -229,8 +229,10 @@ impl Drop for Stage {
             self.inner.observe(None);
         }
         // Whatever the trace told the device to refuse, it takes everything back now.
-        self.inner.source.refuse_pages(0, 0);
-        self.inner.source.refuse_releases(0);
+        if let Some(model) = self.inner.source.model() {
+            model.refuse_pages(0, 0);
+            model.refuse_releases(0);
+        }
         let live = self.allocations.values().flatten().map(|&(id, _)| id);
         for id in live.chain(self.plain.iter().copied().filter(|id| id.0 != 0)) {
             let _ = pool::free(id);
@@ -544,8 +546,10 @@ impl Checker {
     /// Tells the device how to answer next.
     fn arm(&self, check: &Check) {
         let count = |queue: &VecDeque<bool>| u64::from(queue.front() == Some(&true));
-        self.device.source.refuse_pages(0, count(&check.pages));
-        self.device.source.refuse_releases(count(&check.releases));
+        if let Some(model) = self.device.source.model() {
+            model.refuse_pages(0, count(&check.pages));
+            model.refuse_releases(count(&check.releases));
+        }
     }
 
     /// The call has returned: everything expected must have come.
@@ -650,6 +654,8 @@ fn version_2(
         capacity: if verify { u64::MAX } else { header.capacity },
         lazy: header.lazy,
         host_backing: false,
+        opaque: header.opaque,
+        context_events: header.context_events,
         ..ModelOptions::default()
     };
     let mut stage = Stage::new(&model).map_err(|error| at(Status::TraceSyntax, &name, 2, error))?;
@@ -836,6 +842,7 @@ impl Engine {
         if let Some(checker) = &self.checker {
             checker.expect(&call);
             self.catch_up(checker);
+            self.set_waitable(checker);
         }
         let done = self.perform(call);
         let failed = self.world.lock().failed.take();
@@ -878,6 +885,27 @@ impl Engine {
             let lazy = record.is(self.inner.uid, stream) && record.state.lock().lazy;
             if lazy && record.executed() < executed {
                 self.inner.order.advance(&STREAMS, stream, executed - record.executed());
+            }
+        }
+    }
+
+    /// How far the answers say that streams could be waited for.
+    fn set_waitable(&self, checker: &Checker) {
+        let answers: Vec<(u64, u64)> = checker
+            .check
+            .lock()
+            .expected
+            .iter()
+            .filter_map(|(_, line)| match line {
+                Line::Waitable { stream, upto } => Some((*stream, *upto)),
+                _ => None,
+            })
+            .collect();
+        for (number, upto) in answers {
+            let Some((_, stream)) = self.world.lock().streams.get(&number).copied() else { continue };
+            let record = STREAMS.at(stream.slot());
+            if record.is(self.inner.uid, stream) {
+                record.state.lock().attach.native.waitable = upto;
             }
         }
     }
@@ -1140,6 +1168,12 @@ impl Engine {
         let (at_line, device) = (call.at, self.device);
         match &call.line {
             Line::Stream { stream, non_blocking, lazy } => self.add_stream(at_line, *stream, *non_blocking, *lazy),
+            Line::Timeline { stream } => {
+                // Made by the host-ordered free that follows, had it not been asked for here.
+                let own = crate::runtime::native::timeline(&self.inner)?;
+                self.world.lock().streams.insert(*stream, (StreamId(0), own));
+                Ok(())
+            }
             Line::StreamRelease { stream } => {
                 let (id, _) = self.stream(at_line, *stream)?;
                 self.timed(|| stream::release(device, id))
@@ -1209,7 +1243,9 @@ impl Engine {
             Line::Capacity { bytes } => {
                 device::set_capacity(device, *bytes)?;
                 if self.checker.is_some() {
-                    self.inner.source.set_capacity(u64::MAX);
+                    if let Some(model) = self.inner.source.model() {
+                        model.set_capacity(u64::MAX);
+                    }
                 }
                 Ok(())
             }

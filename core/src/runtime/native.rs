@@ -1,0 +1,474 @@
+//! Streams as the driver names them: finding them, and the events the library records on them for itself.
+//!
+//! A stream starts quiet: nothing is recorded on it. When another stream first wants memory it has freed it is *wanted*,
+//! and from its own next call on an event is recorded at each of its frees; where a point others want has no event after
+//! it, the stream *owes* one, which its next own call of any kind records. Only the stream passed to a call is ever
+//! touched. What an event says of progress is asked with no lock held, and raises *executed*, never *observed*.
+
+use super::stream::StreamFlags;
+use super::{DEVICES, stream};
+use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
+use crate::error::{Error, Result, Status};
+use crate::handle::{self, StreamId};
+use crate::order::StreamRef;
+use crate::pool::observer::Event;
+use crate::pool::state::{Device, STREAMS};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+/// Bit of `watch`: the next own call, of any kind, records an event.
+pub(crate) const OWES: u32 = 1;
+/// Bit of `watch`: every free records an event.
+pub(crate) const WANTED: u32 = 2;
+
+/// The driver's value for the legacy default stream, and for the calling thread's.
+pub(crate) const LEGACY: u64 = 1;
+pub(crate) const PER_THREAD: u64 = 2;
+/// Keys of per-thread streams: this and the thread's number. No pointer and no handle of ours begins so.
+const THREAD_KEY: u64 = 0xe << 60;
+
+/// How many events of a stream are kept before they are thinned; a later one covers what an earlier one did.
+const FENCES: usize = 256;
+
+/// What the driver knows a stream by, and the events recorded on it, oldest first.
+#[derive(Default)]
+pub(crate) struct NativeStream {
+    /// What calls name it by, made unique; 0 where no driver is.
+    pub(crate) key: u64,
+    /// What the driver is told: a `CUstream`, or [`LEGACY`] or [`PER_THREAD`]; 0 for the device's timeline.
+    pub(crate) raw: u64,
+    /// The driver's number for it, 0 if not asked.
+    pub(crate) identity: u64,
+    pub(crate) fences: VecDeque<FenceAt>,
+    /// On an opaque model device: how far a replayed trace says others could be made to wait for it.
+    pub(crate) waitable: u64,
+}
+
+pub(crate) struct FenceAt {
+    /// Comes after everything submitted up to here.
+    pub(crate) seq: u64,
+    pub(crate) fence: Arc<Fence>,
+    /// Recorded inside a free: others may be made to wait for it.
+    pub(crate) in_free: bool,
+}
+
+impl NativeStream {
+    /// How far others could be made to wait for the stream.
+    pub(crate) fn waitable(&self) -> u64 {
+        self.fences.iter().rev().find(|at| at.in_free).map_or(self.waitable, |at| at.seq)
+    }
+    /// The first event to wait for that comes after `seq`.
+    pub(crate) fn fence_after(&self, seq: u64) -> Option<Arc<Fence>> {
+        self.fences.iter().find(|at| at.in_free && at.seq >= seq).map(|at| at.fence.clone())
+    }
+    fn add(&mut self, seq: u64, fence: Arc<Fence>, in_free: bool) {
+        let place = self.fences.iter().rposition(|at| at.seq <= seq).map_or(0, |at| at + 1);
+        self.fences.insert(place, FenceAt { seq, fence, in_free });
+    }
+    /// Keeps every other event, and the newest.
+    fn thin(&mut self) {
+        let newest = self.fences.len() - 1;
+        let mut index = 0;
+        self.fences.retain(|_| {
+            index += 1;
+            (index - 1) % 2 == 1 || index - 1 == newest
+        });
+    }
+}
+
+/// CUDA devices with anything left, to find a stream's or event's device when a call does not name it.
+static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+
+pub(crate) fn enlist(device: &Arc<Device>) {
+    let mut open = OPEN.lock();
+    open.retain(|known| known.strong_count() > 0);
+    open.push(Arc::downgrade(device));
+}
+
+/// The open CUDA devices, in the order they were opened.
+fn cuda_devices() -> Vec<Arc<Device>> {
+    OPEN.lock().iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Whether some CUDA device has been opened in this process, which no child of it can use.
+#[inline(always)]
+pub(crate) fn any() -> bool {
+    fork::process() != 0
+}
+
+/// # Errors
+/// FORKED in the child of a process that had opened a CUDA device.
+#[inline(always)]
+pub(crate) fn refuse_forked() -> Result<()> {
+    if fork::process() & fork::FORKED == 0 { Ok(()) } else { Err(forked()) }
+}
+
+#[cold]
+fn forked() -> Error {
+    Error::new(
+        Status::Forked,
+        "this process was forked after a CUDA device had been opened; no call can be served in it",
+    )
+}
+
+#[inline(always)]
+pub(crate) fn any_poisoned() -> bool {
+    fork::process() & fork::POISONED != 0
+}
+
+/// This thread's number.
+pub(crate) fn thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static ME: Cell<u64> = const { Cell::new(0) };
+    }
+    ME.with(|cell| {
+        if cell.get() == 0 {
+            cell.set(NEXT.fetch_add(1, Relaxed));
+        }
+        cell.get()
+    })
+}
+
+/// A stream as a call names it, made unique.
+#[inline(always)]
+pub(crate) fn key(stream: StreamId) -> u64 {
+    match stream.0 {
+        0 => LEGACY,
+        PER_THREAD => THREAD_KEY | thread(),
+        other => other,
+    }
+}
+
+const HINTS: usize = 4096;
+/// Stream slot + 1 by hashed key: where to look first. What is found there says itself which stream it is.
+static HINT: [AtomicU32; HINTS] = [const { AtomicU32::new(0) }; HINTS];
+
+#[inline(always)]
+fn place(key: u64, device_slot: u32) -> usize {
+    let mixed = (key ^ u64::from(device_slot).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - HINTS.trailing_zeros())) as usize
+}
+
+/// The slot where a stream of this key was last found.
+#[inline(always)]
+pub(crate) fn hint(key: u64, device_slot: u32) -> Option<u32> {
+    HINT[place(key, device_slot)].load(Relaxed).checked_sub(1)
+}
+
+fn remember(key: u64, device_slot: u32, stream: StreamRef) {
+    HINT[place(key, device_slot)].store(stream.slot() + 1, Relaxed);
+}
+
+/// Gives a stream its driver's name.
+pub(crate) fn name(device: &Device, stream: StreamRef, key: u64, raw: u64, identity: u64) {
+    let mut state = STREAMS.at(stream.slot()).state.lock();
+    state.attach.native = NativeStream { key, raw, identity, ..NativeStream::default() };
+    state.handle = key;
+    drop(state);
+    remember(key, device.slot, stream);
+}
+
+/// What the driver knows the stream by.
+pub(crate) fn raw(stream: StreamRef) -> u64 {
+    STREAMS.at(stream.slot()).state.lock().attach.native.raw
+}
+
+/// The stream a `CUstream` names on a CUDA device; adopted if it is new.
+pub(crate) fn resolve(device: &Arc<Device>, cuda: &Arc<CudaDevice>, id: StreamId) -> Result<StreamRef> {
+    let known = device.adopted.read().get(&id.0).copied();
+    if let Some(stream) = known {
+        if device.checked && !is_the_same(cuda, stream, id.0)? {
+            crate::log::emit(crate::log::Level::Warning, || {
+                format!(
+                    "stream {:#x} is another than before: it was destroyed without smp_stream_release, and the handle \
+                     given out again",
+                    id.0
+                )
+            });
+            stream::release_ref(device, stream)?;
+        } else {
+            remember(id.0, device.slot, stream);
+            return Ok(stream);
+        }
+    }
+    let (non_blocking, ours) = cuda.stream_facts(id.0).map_err(|code| unknown(cuda, id, code))?;
+    if !ours {
+        return Err(Error::new(
+            Status::WrongDevice,
+            format_args!("stream {:#x} belongs to another device or context", id.0),
+        ));
+    }
+    let identity =
+        if device.checked { cuda.stream_identity(id.0).map_err(|code| unknown(cuda, id, code))? } else { 0 };
+    adopt(device, id.0, non_blocking, identity)
+}
+
+#[cold]
+fn unknown(cuda: &CudaDevice, id: StreamId, code: Code) -> Error {
+    let mut error = cuda.error(&format!("looking at stream {:#x}", id.0), code);
+    // CUDA_ERROR_INVALID_VALUE, INVALID_CONTEXT, CONTEXT_IS_DESTROYED's neighbours and INVALID_HANDLE speak of the handle.
+    if matches!(code.0, 1 | 201 | 400) {
+        error.status = Status::InvalidHandle;
+    }
+    error
+}
+
+fn is_the_same(cuda: &CudaDevice, stream: StreamRef, raw: u64) -> Result<bool> {
+    let before = STREAMS.at(stream.slot()).state.lock().attach.native.identity;
+    match cuda.stream_identity(raw) {
+        Ok(now) => Ok(before == 0 || now == before),
+        Err(code) => Err(unknown(cuda, StreamId(raw), code)),
+    }
+}
+
+/// Makes a stream of the driver's one of the device's.
+pub(crate) fn adopt(device: &Arc<Device>, raw: u64, non_blocking: bool, identity: u64) -> Result<StreamRef> {
+    let _serial = device.enter();
+    let mut adopted = device.adopted.write();
+    if let Some(&stream) = adopted.get(&raw) {
+        return Ok(stream);
+    }
+    let (stream, _) = stream::create_on(device, StreamFlags { non_blocking, lazy: None })?;
+    name(device, stream, raw, raw, identity);
+    adopted.insert(raw, stream);
+    Ok(stream)
+}
+
+/// The device and stream a `CUstream` belongs to, if the library has seen it.
+pub(crate) fn find(raw: u64) -> Option<(Arc<Device>, StreamRef)> {
+    if !any() {
+        return None;
+    }
+    cuda_devices().into_iter().find_map(|device| {
+        let stream = device.adopted.read().get(&raw).copied()?;
+        Some((device, stream))
+    })
+}
+
+/// Refuses a capturing stream (`cuStreamIsCapturing`). The legacy default stream cannot be captured.
+///
+/// # Errors
+/// CAPTURING; what the driver answers.
+#[inline]
+pub(crate) fn refuse_capturing(cuda: &CudaDevice, raw: u64) -> Result<()> {
+    if raw <= LEGACY || !cuda.tells_capturing() {
+        return Ok(());
+    }
+    match cuda.stream_is_capturing(raw) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Error::new(
+            Status::Capturing,
+            format_args!("stream {raw:#x} is capturing: allocations and frees cannot be captured"),
+        )),
+        Err(code) => Err(cuda.error("cuStreamIsCapturing", code)),
+    }
+}
+
+/// As [`refuse_capturing`] for a created stream, of whatever device.
+#[inline(always)]
+pub(crate) fn refuse_capturing_now(raw: u64) -> Result<()> {
+    match CudaDevice::any_stream_is_capturing(raw) {
+        Some(false) => Ok(()),
+        // The slow path asks again, and says it with the device's words.
+        _ => Err(capturing_or_worse(raw)),
+    }
+}
+
+#[cold]
+fn capturing_or_worse(raw: u64) -> Error {
+    match find(raw) {
+        Some((device, _)) => match device.cuda().map(|cuda| refuse_capturing(cuda, raw)) {
+            Some(Err(error)) => error,
+            _ => Error::new(Status::Capturing, format_args!("stream {raw:#x} was capturing a moment ago")),
+        },
+        None => handle::gone(handle::Kind::Stream, raw),
+    }
+}
+
+/// Whether the stream is capturing; an error answers no, and shows at the call that follows.
+pub(crate) fn is_capturing(cuda: &CudaDevice, raw: u64) -> bool {
+    raw > LEGACY && cuda.tells_capturing() && cuda.stream_is_capturing(raw).unwrap_or(false)
+}
+
+/// Records an event on a stream as part of its own call, if others want one. No lock held.
+#[inline]
+pub(crate) fn after_call(device: &Arc<Device>, stream: StreamRef, in_free: bool) {
+    let watch = STREAMS.at(stream.slot()).watch.load(Relaxed);
+    if watch & OWES != 0 || (in_free && watch & WANTED != 0) {
+        record(device, stream, in_free);
+    }
+}
+
+/// Records an event on a stream. A failure leaves its frees to be found by a later one, or by a synchronise.
+#[cold]
+pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
+    let Some(cuda) = device.cuda() else { return };
+    if cuda.poison().is_some() {
+        return;
+    }
+    let record = STREAMS.at(stream.slot());
+    // The number first, then the driver, then the world.
+    let (seq, raw, crowded) = {
+        let state = record.state.lock();
+        if !record.is(device.uid, stream) {
+            return;
+        }
+        let native = &state.attach.native;
+        if native.fences.back().is_some_and(|last| last.seq >= state.submitted && (last.in_free || !in_free)) {
+            record.watch.fetch_and(!OWES, Relaxed);
+            return;
+        }
+        (state.submitted, native.raw, native.fences.len() >= FENCES)
+    };
+    if crowded {
+        poll(device, stream);
+    }
+    match cuda.fence((raw != 0).then_some(raw)) {
+        Ok(fence) => {
+            let mut state = record.state.lock();
+            if record.is(device.uid, stream) {
+                let native = &mut state.attach.native;
+                if native.fences.len() >= FENCES {
+                    native.thin();
+                }
+                native.add(seq, fence, in_free);
+                record.watch.fetch_and(!OWES, Relaxed);
+            }
+        }
+        Err(code) => {
+            let error = cuda.error("recording an event at a free", code);
+            crate::log::emit(crate::log::Level::Warning, || {
+                format!(
+                    "{}; its memory is reusable on its own stream, and elsewhere after a synchronise",
+                    error.message
+                )
+            });
+        }
+    }
+}
+
+/// The stream is about to be destroyed: an event covers what it leaves behind, which others may wait for, since nothing
+/// can come after it.
+pub(crate) fn record_last(device: &Device, stream: StreamRef) {
+    let unobserved = {
+        let record = STREAMS.at(stream.slot());
+        let state = record.state.lock();
+        record.is(device.uid, stream) && record.observed() < state.submitted
+    };
+    if unobserved {
+        record(device, stream, true);
+    }
+}
+
+/// Asks the driver how far a stream's events have been passed, and raises *executed* to that. No lock held.
+pub(crate) fn poll(device: &Device, stream: StreamRef) {
+    let Some(cuda) = device.cuda() else { return };
+    if cuda.poison().is_some() {
+        return;
+    }
+    let record = STREAMS.at(stream.slot());
+    let fences: Vec<(u64, Arc<Fence>)> = {
+        let state = record.state.lock();
+        if !record.is(device.uid, stream) {
+            return;
+        }
+        let executed = record.executed();
+        state.attach.native.fences.iter().filter(|at| at.seq > executed).map(|at| (at.seq, at.fence.clone())).collect()
+    };
+    // Events of one stream are passed in their order: the newest first, which is often enough, then by halves.
+    let Some((newest, earlier)) = fences.split_last() else { return };
+    let passed = if newest.1.passed() {
+        newest.0
+    } else {
+        match earlier.partition_point(|(_, fence)| fence.passed()) {
+            0 => return,
+            count => earlier[count - 1].0,
+        }
+    };
+    publish_executed(device, stream, passed);
+}
+
+/// All of the stream up to `seq` has run, the driver says.
+pub(crate) fn publish_executed(device: &Device, stream: StreamRef, seq: u64) {
+    let record = STREAMS.at(stream.slot());
+    let gone: Vec<FenceAt> = {
+        let mut state = record.state.lock();
+        if !record.is(device.uid, stream) {
+            return;
+        }
+        record.execute(seq);
+        let count = state.attach.native.fences.iter().take_while(|at| at.seq <= seq).count();
+        // The last that others could wait for is kept: what it covers may still be given away by a wait.
+        let fences = &mut state.attach.native.fences;
+        let last = fences.iter().take(count).rposition(|at| at.in_free).unwrap_or(count);
+        fences.drain(..last).collect()
+    };
+    drop(gone);
+}
+
+/// Before a synchronise, where pages may go back by what has executed. No lock held.
+pub(crate) fn poll_before_release(device: &Device) {
+    if device.cuda().is_none() {
+        return;
+    }
+    let pools = device.pools.lock();
+    let may = pools.iter().any(|pool| pool.gives_back_at_synchronise());
+    drop(pools);
+    if may {
+        poll_all(device);
+    }
+}
+
+/// Before pages may go back: how far every stream with recorded events has run. No lock held.
+pub(crate) fn poll_all(device: &Device) {
+    if device.cuda().is_none() {
+        return;
+    }
+    let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
+    for stream in streams {
+        poll(device, stream);
+    }
+}
+
+/// Another stream wants what this one has freed and the driver has not passed.
+pub(crate) fn want(stream: StreamRef) {
+    STREAMS.at(stream.slot()).watch.fetch_or(WANTED | OWES, Relaxed);
+}
+
+/// The device's timeline: the stream of no one that host-ordered frees are operations of.
+pub(crate) fn timeline(device: &Arc<Device>) -> Result<StreamRef> {
+    let mut place = device.timeline.lock();
+    if let Some(stream) = *place {
+        return Ok(stream);
+    }
+    let (stream, _) = stream::create_unnamed(device)?;
+    *place = Some(stream);
+    device.tell(&Event::TimelineCreate { id: stream.id() });
+    Ok(stream)
+}
+
+/// Lets the timeline go; the next host-ordered free begins another.
+pub(crate) fn retire_timeline(device: &Arc<Device>) -> Result<()> {
+    let timeline = device.timeline.lock().take();
+    timeline.map_or(Ok(()), |stream| stream::release_ref(device, stream))
+}
+
+/// A device found by its slot and number, if it is open.
+pub(crate) fn device_by(slot: u32, uid: u32) -> Option<Arc<Device>> {
+    DEVICES.get(slot)?.0.lock().device.clone().filter(|device| device.uid == uid)
+}
+
+/// The handle by which calls name the stream.
+pub(crate) fn handle_of(device: &Device, raw: u64) -> Option<StreamId> {
+    device.cuda().is_some().then_some(StreamId(if raw == LEGACY { 0 } else { raw }))
+}
+
+/// Whether `id` could be a `CUstream` or `CUevent`: no handle of ours, no default stream.
+#[inline(always)]
+pub(crate) fn is_foreign(kind: handle::Kind, id: u64) -> bool {
+    id > 2 && handle::decode(kind, id).is_none()
+}
