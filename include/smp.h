@@ -66,7 +66,7 @@ typedef struct CUevent_st *smp_event;
 
 /** Initialisers. Each sets struct_size and every default. */
 #define SMP_DEVICE_DESC_INIT \
-    { (uint32_t)sizeof(smp_device_desc), SMP_DEVICE_AUTO, 0u, 0u, 0u, 0u, SMP_NONE, { 0u, 0u, 0u, 0u } }
+    { (uint32_t)sizeof(smp_device_desc), SMP_DEVICE_AUTO, 0u, 0u, 0u, 0u, SMP_NONE, (void *)0, SMP_PAGES_PLAIN, 0u, { 0u, 0u } }
 #define SMP_DEVICE_INFO_INIT \
     { (uint32_t)sizeof(smp_device_info), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0 }, { 0 } }
 #define SMP_POOL_CONFIG_INIT \
@@ -303,6 +303,12 @@ typedef struct CUevent_st *smp_event;
 #define SMP_POOL_SYNC_ON_OOM 1
 
 /**
+ * CUDA: do not ask the driver on every call whether the stream is capturing. A call on a capturing stream is then
+ * undefined.
+ */
+#define SMP_POOL_WAIVE_CAPTURE_CHECK 2
+
+/**
  * The CUDA device if it works, else the model device; smp_device_info says which and why.
  */
 #define SMP_DEVICE_AUTO 0
@@ -313,7 +319,8 @@ typedef struct CUevent_st *smp_event;
 #define SMP_DEVICE_MODEL 1
 
 /**
- * The CUDA device; without a working driver, or in a build without it, the open fails.
+ * A CUDA device; without a working driver the open fails. The driver is looked for at run time: the library that the
+ * environment variable SMP_CUDA_LIBRARY names, else libcuda.so.1.
  */
 #define SMP_DEVICE_CUDA 2
 
@@ -332,6 +339,27 @@ typedef struct CUevent_st *smp_event;
  * device can, unless this is asked for.
  */
 #define SMP_DEVICE_NO_MAPPING 4
+
+/**
+ * CUDA: a stream's identity is verified with the driver on every call, so that one destroyed without smp_stream_release,
+ * and its handle given out again, is noticed. The environment variable SMP_CHECKED=1 asks for the same.
+ */
+#define SMP_DEVICE_CHECKED 8
+
+/**
+ * CUDA: pages by cuMemAlloc.
+ */
+#define SMP_PAGES_PLAIN 0
+
+/**
+ * CUDA: pages from a memory pool of the driver's, which gets them faster a second time.
+ */
+#define SMP_PAGES_DRIVER_POOL 1
+
+/**
+ * CUDA: pages by virtual memory management.
+ */
+#define SMP_PAGES_VIRTUAL_MEMORY 2
 
 /**
  * Nothing is logged.
@@ -700,7 +728,7 @@ typedef struct smp_device_desc {
      */
     uint32_t kind;
     /**
-     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING, SMP_DEVICE_NO_MAPPING.
+     * SMP_DEVICE_LAZY, SMP_DEVICE_HOST_BACKING (model), SMP_DEVICE_CHECKED (CUDA), SMP_DEVICE_NO_MAPPING.
      */
     uint32_t flags;
     /**
@@ -720,9 +748,21 @@ typedef struct smp_device_desc {
      */
     uint64_t capacity;
     /**
+     * CUDA: the CUcontext to work in, of that device; null: its primary context. Null on the model device.
+     */
+    void *context;
+    /**
+     * CUDA: SMP_PAGES_..., where pages come from; 0 on the model device.
+     */
+    uint32_t page_supply;
+    /**
      * Zero.
      */
-    uint64_t reserved[4];
+    uint32_t reserved0;
+    /**
+     * Zero.
+     */
+    uint64_t reserved[2];
 } smp_device_desc;
 
 /**
@@ -863,7 +903,7 @@ typedef struct smp_pool_config {
      */
     uint32_t policies;
     /**
-     * SMP_POOL_SYNC_ON_OOM.
+     * SMP_POOL_SYNC_ON_OOM, SMP_POOL_WAIVE_CAPTURE_CHECK.
      */
     uint32_t flags;
     /**
@@ -1498,13 +1538,17 @@ SMP_NODISCARD smp_status smp_is_ready_on_ptsz(smp_allocation allocation, smp_str
 /**
  * Opens a device.
  *
- * `desc`: null means SMP_DEVICE_AUTO with every default. `out`: not null; the caller owns the handle and gives it back
- * with smp_device_close.
- * Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment or granularity;
- * SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had; SMP_ERROR_OUT_OF_MEMORY if host backing
- * cannot be reserved.
+ * `desc`: null means SMP_DEVICE_AUTO with every default. SMP_DEVICE_AUTO picks CUDA if it works and nothing is asked for
+ * that only the model device has (lazy streams, host backing, a capacity); smp_device_info says which it was and why.
+ * `out`: not null; the caller owns the handle and gives it back with smp_device_close.
+ * Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity or ordinal, and for
+ * what the kind does not have; SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had, with what is
+ * missing; SMP_ERROR_DRIVER if the driver failed; SMP_ERROR_OUT_OF_MEMORY if host backing cannot be reserved, or the
+ * driver has no memory for a context.
  */
-SMP_NODISCARD smp_status smp_device_open(const smp_device_desc *desc, smp_device *out);
+SMP_NODISCARD
+smp_status smp_device_open(const smp_device_desc *desc,
+                           smp_device *out);
 
 /**
  * Tells about a device.
@@ -1737,6 +1781,17 @@ smp_status smp_pool_trim_to(smp_pool pool, uint64_t keep);
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown attribute.
  */
 smp_status smp_pool_get_attribute(smp_pool pool, uint32_t attribute, uint64_t *out);
+
+/**
+ * Reads an attribute of the driver's own pool beneath a pool of SMP_PRESET_DRIVER; smp_pool_get_attribute answers what it
+ * comes to by the documented rules, and the difference is the driver's own.
+ *
+ * `attribute`: 1 to 8. `out`: not null. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for
+ * another attribute, or a pool of another preset; SMP_ERROR_DRIVER.
+ */
+smp_status smp_pool_get_driver_attribute(smp_pool pool,
+                                         uint32_t attribute,
+                                         uint64_t *out);
 
 /**
  * Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value.

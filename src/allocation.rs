@@ -364,7 +364,7 @@ pub extern "C" fn smp_allocation_add_user_ptsz(allocation: smp_allocation, strea
 #[must_use]
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_is_ready(allocation: smp_allocation) -> smp_status {
-    answer(|| Ok(if pool::is_ready(allocation.id())? { Status::Success } else { Status::NotReady }))
+    answer(|| pool::readiness(allocation.id()).map(status_of))
 }
 
 /// Is work submitted to `consumer` now ordered after the allocation?
@@ -481,9 +481,13 @@ fn free_ptr(device: smp_device, pointer: *mut c_void, stream: smp_stream) -> Res
 }
 
 fn is_ready_on(allocation: smp_allocation, consumer: smp_stream) -> Result<Status> {
-    Ok(match pool::is_ready_on(allocation.id(), consumer.id())? {
+    pool::is_ready_on(allocation.id(), consumer.id()).map(status_of)
+}
+
+fn status_of(known: Order) -> Status {
+    match known {
         Order::Proved => Status::Success,
         Order::Refuted => Status::NotReady,
         Order::Unproven => Status::Unproven,
-    })
+    }
 }

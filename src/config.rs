@@ -41,6 +41,9 @@ pub const SMP_POLICY_ALL: u32 = 7;
 
 /// Synchronise the device before an allocation fails.
 pub const SMP_POOL_SYNC_ON_OOM: u32 = 1;
+/// CUDA: do not ask the driver on every call whether the stream is capturing. A call on a capturing stream is then
+/// undefined.
+pub const SMP_POOL_WAIVE_CAPTURE_CHECK: u32 = 2;
 
 /// One entry of a pool; entries are tried in order. Start from the SMP_ENTRY_..._INIT macro of its kind. Fields that
 /// mean nothing to the kind must be 0 or SMP_NONE. The size of this struct never changes.
@@ -85,7 +88,7 @@ pub struct smp_pool_config {
     pub preset: u32,
     /// SMP_POLICY_... bits.
     pub policies: u32,
-    /// SMP_POOL_SYNC_ON_OOM.
+    /// SMP_POOL_SYNC_ON_OOM, SMP_POOL_WAIVE_CAPTURE_CHECK.
     pub flags: u32,
     /// Null: the preset's entries. Else `entry_count` entries, tried in order; read during the call only.
     pub entries: *const smp_pool_entry,
@@ -117,7 +120,7 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
     // SAFETY: not null, so a struct of the size it states.
     let given = unsafe { read(config, "config") }?;
     flags(given.policies, SMP_POLICY_ALL, "config->policies")?;
-    flags(given.flags, SMP_POOL_SYNC_ON_OOM, "config->flags")?;
+    flags(given.flags, SMP_POOL_SYNC_ON_OOM | SMP_POOL_WAIVE_CAPTURE_CHECK, "config->flags")?;
     reserved(&given.reserved, "config")?;
 
     let mut config = match given.preset {
@@ -126,12 +129,7 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
         SMP_PRESET_SUB_SLICES => PoolConfig::preset(Preset::SubSlices),
         SMP_PRESET_EXCLUSIVE_PAGES => PoolConfig::preset(Preset::ExclusivePages),
         SMP_PRESET_CUDA => PoolConfig::preset(Preset::Cuda),
-        SMP_PRESET_DRIVER => {
-            return Err(Error::new(
-                Status::NotSupported,
-                "config->preset: the driver preset needs a CUDA device, which this build of libsmp does not have",
-            ));
-        }
+        SMP_PRESET_DRIVER => PoolConfig::preset(Preset::Driver),
         preset => return Err(invalid(format_args!("config->preset is {preset}, which is no preset"))),
     };
     if given.entries.is_null() {
@@ -166,6 +164,7 @@ pub(crate) unsafe fn translate(config: *const smp_pool_config) -> Result<PoolCon
     config.allow_opportunistic = given.policies & SMP_POLICY_OPPORTUNISTIC != 0;
     config.allow_internal_dependencies = given.policies & SMP_POLICY_INTERNAL_DEPENDENCIES != 0;
     config.sync_on_oom = given.flags & SMP_POOL_SYNC_ON_OOM != 0;
+    config.waive_capture_check = given.flags & SMP_POOL_WAIVE_CAPTURE_CHECK != 0;
     Ok(config)
 }
 

@@ -1,4 +1,6 @@
-//! Notes: the caller did it, past the library, and tells. A note is a contract: what it says must be so.
+//! Notes: the caller did it, past the library, and tells. A note is a contract: what it says must be so, and since it was
+//! done no other call of this library has named that stream (an order must not be claimed for frees that came after it).
+//! An event of the caller's becomes known by the note of its record.
 //!
 //! On the model device nothing but the library runs streams and holds events, so what a note tells has not happened until
 //! the note: there each does what it names.
@@ -6,7 +8,7 @@
 use crate::boundary::call;
 use crate::handle::{Handle, per_thread, smp_device, smp_event, smp_stream};
 use crate::status::smp_status;
-use smp_core::{device, event, stream};
+use smp_core::{Act, device, event, stream};
 
 /// Notes that the caller has recorded the event on the stream. On the model device: smp_event_record.
 ///
@@ -14,13 +16,13 @@ use smp_core::{device, event, stream};
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_event_record(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
-    call(|| event::record(device.id(), event.id(), stream.id()).map(drop))
+    call(|| event::record_by(device.id(), event.id(), stream.id(), Act::Noted).map(drop))
 }
 
 /// smp_note_event_record as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_event_record_ptsz(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
-    call(|| event::record(device.id(), event.id(), per_thread(stream).id()).map(drop))
+    call(|| event::record_by(device.id(), event.id(), per_thread(stream).id(), Act::Noted).map(drop))
 }
 
 /// Notes that the caller has made the stream wait for the event. On the model device: smp_stream_wait_event.
@@ -29,13 +31,13 @@ pub extern "C" fn smp_note_event_record_ptsz(device: smp_device, event: smp_even
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_stream_wait(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
-    call(|| stream::wait_event(device.id(), stream.id(), event.id()))
+    call(|| stream::wait_event_by(device.id(), stream.id(), event.id(), Act::Noted))
 }
 
 /// smp_note_stream_wait as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_stream_wait_ptsz(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
-    call(|| stream::wait_event(device.id(), per_thread(stream).id(), event.id()))
+    call(|| stream::wait_event_by(device.id(), per_thread(stream).id(), event.id(), Act::Noted))
 }
 
 /// Notes that the caller has synchronised with the event. On the model device: smp_event_synchronize.
@@ -45,7 +47,7 @@ pub extern "C" fn smp_note_stream_wait_ptsz(device: smp_device, stream: smp_stre
 pub extern "C" fn smp_note_event_synchronized(device: smp_device, event: smp_event) -> smp_status {
     call(|| {
         device::info(device.id())?;
-        event::synchronize(event.id())
+        event::synchronize_by(event.id(), Act::Noted)
     })
 }
 
@@ -55,13 +57,13 @@ pub extern "C" fn smp_note_event_synchronized(device: smp_device, event: smp_eve
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_stream_synchronized(device: smp_device, stream: smp_stream) -> smp_status {
-    call(|| stream::synchronize(device.id(), stream.id()))
+    call(|| stream::synchronize_by(device.id(), stream.id(), Act::Noted))
 }
 
 /// smp_note_stream_synchronized as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_stream_synchronized_ptsz(device: smp_device, stream: smp_stream) -> smp_status {
-    call(|| stream::synchronize(device.id(), per_thread(stream).id()))
+    call(|| stream::synchronize_by(device.id(), per_thread(stream).id(), Act::Noted))
 }
 
 /// Notes that the caller has synchronised the device or its context. On the model device: smp_device_synchronize.
@@ -69,7 +71,7 @@ pub extern "C" fn smp_note_stream_synchronized_ptsz(device: smp_device, stream: 
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_device_synchronized(device: smp_device) -> smp_status {
-    call(|| device::synchronize(device.id()))
+    call(|| device::synchronize_by(device.id(), Act::Noted))
 }
 
 /// Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
@@ -79,6 +81,6 @@ pub extern "C" fn smp_note_device_synchronized(device: smp_device) -> smp_status
 pub extern "C" fn smp_note_event_destroyed(device: smp_device, event: smp_event) -> smp_status {
     call(|| {
         device::info(device.id())?;
-        event::destroy(event.id())
+        event::destroy_by(event.id(), Act::Noted)
     })
 }

@@ -267,6 +267,26 @@ pub unsafe extern "C" fn smp_pool_get_attribute(pool: smp_pool, attribute: u32, 
     })
 }
 
+/// Reads an attribute of the driver's own pool beneath a pool of SMP_PRESET_DRIVER; smp_pool_get_attribute answers what it
+/// comes to by the documented rules, and the difference is the driver's own.
+///
+/// `attribute`: 1 to 8. `out`: not null. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for
+/// another attribute, or a pool of another preset; SMP_ERROR_DRIVER.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smp_pool_get_driver_attribute(pool: smp_pool, attribute: u32, out: *mut u64) -> smp_status {
+    call(|| {
+        not_null(out, "out")?;
+        let all = pool::compare_with_driver(pool.id())?;
+        let value = all
+            .iter()
+            .find(|compared| compared.attribute == attribute)
+            .ok_or_else(|| invalid(format_args!("attribute {attribute} is not from 1 to 8")))?;
+        // SAFETY: checked for null above; the caller's to write.
+        unsafe { out.write(value.driver) };
+        Ok(())
+    })
+}
+
 /// Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value.
 ///
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown or read-only attribute

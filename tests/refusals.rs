@@ -173,7 +173,7 @@ fn entries_that_are_null_but_counted_are_refused() {
 fn numbers_that_are_no_preset_kind_or_bit_are_refused() {
     pool_refused(&smp_pool_config { preset: 6, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->preset is 6"]);
     pool_refused(&smp_pool_config { policies: 8, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["policies", "0x8"]);
-    pool_refused(&smp_pool_config { flags: 2, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->flags", "0x2"]);
+    pool_refused(&smp_pool_config { flags: 4, ..pool_config() }, SMP_ERROR_INVALID_VALUE, &["config->flags", "0x4"]);
     entries_refused(&[entry(0)], SMP_ERROR_INVALID_VALUE, &["entries[0].kind is 0"]);
     entries_refused(&[sliced(1 << 20), entry(6)], SMP_ERROR_INVALID_VALUE, &["entries[1].kind is 6"]);
 }
@@ -181,7 +181,7 @@ fn numbers_that_are_no_preset_kind_or_bit_are_refused() {
 #[test]
 fn the_driver_preset_needs_a_cuda_device() {
     let driver = smp_pool_config { preset: SMP_PRESET_DRIVER, ..pool_config() };
-    pool_refused(&driver, SMP_ERROR_NOT_SUPPORTED, &["driver preset", "CUDA"]);
+    pool_refused(&driver, SMP_ERROR_NOT_SUPPORTED, &["preset driver", "CUDA"]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_reserved_field_that_is_not_zero_is_refused() {
     entries_refused(&[tail], SMP_ERROR_INVALID_VALUE, &["entries[0]", "reserved"]);
     let head = smp_pool_entry { reserved0: 1, ..sliced(1 << 20) };
     entries_refused(&[head], SMP_ERROR_INVALID_VALUE, &["entries[0]", "reserved"]);
-    let desc = smp_device_desc { reserved: [1, 0, 0, 0], ..device_desc() };
+    let desc = smp_device_desc { reserved: [1, 0], ..device_desc() };
     open_refused(&desc, SMP_ERROR_INVALID_VALUE, &["desc", "reserved"]);
 }
 
@@ -323,27 +323,57 @@ fn every_struct_that_is_filled_refuses_a_wrong_size_and_stays_as_it_was() {
 // ---- devices ---------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_cuda_device_is_not_supported_and_the_text_says_so() {
+fn without_a_driver_a_cuda_device_is_not_supported_and_the_text_says_what_is_missing() {
+    no_driver();
     let desc = smp_device_desc { kind: SMP_DEVICE_CUDA, ..device_desc() };
-    open_refused(&desc, SMP_ERROR_NOT_SUPPORTED, &["CUDA", "model device only"]);
+    open_refused(&desc, SMP_ERROR_NOT_SUPPORTED, &["no CUDA driver", "/no/such/libcuda.so"]);
+    let desc = smp_device_desc { ordinal: 1, ..device_desc() };
+    open_refused(&desc, SMP_ERROR_NOT_SUPPORTED, &["no CUDA driver"]);
+    let desc = smp_device_desc { flags: SMP_DEVICE_CHECKED, ..device_desc() };
+    open_refused(&desc, SMP_ERROR_NOT_SUPPORTED, &["no CUDA driver"]);
+}
+
+/// From here on no driver is found, whatever the machine has.
+fn no_driver() {
+    // SAFETY: every test that looks for a driver sets the same value.
+    unsafe { std::env::set_var("SMP_CUDA_LIBRARY", "/no/such/libcuda.so") };
+}
+
+#[test]
+fn what_a_kind_of_device_does_not_have_is_refused() {
+    let (model, cuda) = (SMP_DEVICE_MODEL, SMP_DEVICE_CUDA);
+    let refuse = |desc: smp_device_desc, name: &str| open_refused(&desc, SMP_ERROR_INVALID_VALUE, &[name]);
+    refuse(smp_device_desc { kind: cuda, flags: SMP_DEVICE_LAZY, ..device_desc() }, "SMP_DEVICE_LAZY");
+    refuse(smp_device_desc { kind: cuda, flags: SMP_DEVICE_HOST_BACKING, ..device_desc() }, "HOST_BACKING");
+    refuse(smp_device_desc { kind: cuda, capacity: 1 << 30, ..device_desc() }, "capacity");
+    refuse(smp_device_desc { kind: model, flags: SMP_DEVICE_CHECKED, ..device_desc() }, "CHECKED");
+    refuse(smp_device_desc { kind: model, page_supply: SMP_PAGES_VIRTUAL_MEMORY, ..device_desc() }, "page supply");
+    refuse(smp_device_desc { kind: model, context: ptr::without_provenance_mut(8), ..device_desc() }, "context");
+    let both = SMP_DEVICE_LAZY | SMP_DEVICE_CHECKED;
+    refuse(smp_device_desc { flags: both, ..device_desc() }, "SMP_DEVICE_CHECKED");
+    refuse(smp_device_desc { page_supply: 3, ..device_desc() }, "page_supply is 3");
 }
 
 #[test]
 fn without_a_description_the_device_tells_which_it_is_and_why() {
+    no_driver();
     let mut device = ptr::null_mut();
     // SAFETY: a null description means every default; the out-parameter is valid.
     ok(unsafe { smp_device_open(ptr::null(), &mut device) });
     let info = info(device);
     assert_eq!(info.kind, SMP_DEVICE_MODEL);
-    assert!(text_of(&info.why).contains("model device only"), "{:?}", text_of(&info.why));
+    assert!(text_of(&info.why).contains("no CUDA driver"), "{:?}", text_of(&info.why));
     ok(smp_device_close(device));
 }
 
 #[test]
 fn numbers_that_are_no_device_kind_flag_or_ordinal_are_refused() {
     open_refused(&smp_device_desc { kind: 3, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->kind is 3"]);
-    open_refused(&smp_device_desc { flags: 8, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->flags", "0x8"]);
-    open_refused(&smp_device_desc { ordinal: 1, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->ordinal is 1"]);
+    open_refused(&smp_device_desc { flags: 16, ..device_desc() }, SMP_ERROR_INVALID_VALUE, &["desc->flags", "0x10"]);
+    let one = smp_device_desc { kind: SMP_DEVICE_MODEL, ordinal: 1, ..device_desc() };
+    open_refused(&one, SMP_ERROR_INVALID_VALUE, &["desc->ordinal is 1"]);
+    let lazy = smp_device_desc { flags: SMP_DEVICE_LAZY, ordinal: 1, ..device_desc() };
+    open_refused(&lazy, SMP_ERROR_INVALID_VALUE, &["desc->ordinal is 1"]);
 }
 
 #[test]

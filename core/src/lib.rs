@@ -27,7 +27,7 @@ pub mod device {
     pub use crate::device_source::{CudaOptions, DeviceInfo, DeviceKind, ModelOptions, PageSupply, cuda};
     pub use crate::runtime::device::*;
 }
-pub use runtime::{event, stream};
+pub use runtime::{Act, event, stream};
 
 pub use error::{Error, Result, Status};
 pub use handle::{AllocationId, DeviceId, EventId, PoolId, StreamId};

@@ -160,7 +160,7 @@ fn what_is_wrong_is_named_with_its_column() {
     refused("release_threshold(1, 2); direct()", 1, &["one value"]);
     refused("release_threshold(bytes=1); direct()", 19, &["no key"]);
     refused("exclusive(dealloc_period=3KiB)", 26, &["no unit"]);
-    refused("preset(driver)", 8, &["driver", "cuda"]);
+    refused("preset(other)", 8, &["other", "cuda", "driver"]);
     refused("preset()", 1, &["one name"]);
     refused("preset(sub-slices, max_pool_size=1MiB)", 20, &["max_pool_size"]);
     refused("sync_on_oom(on)", 16, &["no entry"]);
@@ -255,7 +255,8 @@ impl Random {
     }
     fn config(&mut self) -> PoolConfig {
         let preset =
-            [None, Some(Preset::Cuda), Some(Preset::SubSlices), Some(Preset::ExclusivePages)][self.below(4) as usize];
+            [None, Some(Preset::Cuda), Some(Preset::Driver), Some(Preset::SubSlices), Some(Preset::ExclusivePages)]
+                [self.below(5) as usize];
         let entries = match preset {
             Some(preset) if self.below(2) == 0 => PoolConfig::preset(preset).entries,
             _ => (0..=self.below(4)).map(|_| self.entry()).collect(),
@@ -267,6 +268,7 @@ impl Random {
             allow_internal_dependencies: self.below(2) == 0,
             release_threshold: self.size(),
             sync_on_oom: self.below(2) == 0,
+            waive_capture_check: self.below(2) == 0,
             preset,
         }
     }

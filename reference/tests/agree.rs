@@ -70,6 +70,7 @@ fn config(config: &Config) -> PoolConfig {
         allow_internal_dependencies: config.policy_3,
         release_threshold: config.release_threshold,
         sync_on_oom: config.sync_on_oom,
+        waive_capture_check: false,
         preset: None,
     }
 }

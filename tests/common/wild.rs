@@ -95,6 +95,7 @@ const ALL: &[&str] = &[
     "smp_pool_create_from_spec",
     "smp_pool_destroy",
     "smp_pool_get_attribute",
+    "smp_pool_get_driver_attribute",
     "smp_pool_get_entry_stats",
     "smp_pool_get_stats",
     "smp_pool_report",
@@ -400,7 +401,9 @@ impl<S: Source> World<S> {
             0 => desc.alignment = self.size(),
             1 => desc.page_granularity = self.size(),
             2 => desc.ordinal = self.number(1),
-            3 => desc.reserved[self.below(4)] = self.bits() & 1,
+            3 => desc.reserved[self.below(2)] = self.bits() & 1,
+            4 => desc.page_supply = self.number(2),
+            5 => desc.context = std::ptr::without_provenance_mut(self.below(2) << 4),
             _ => desc.alignment = 16 << self.below(8),
         }
         desc
@@ -948,6 +951,15 @@ impl<S: Source> World<S> {
                 let out = self.nullable(&raw mut value);
                 // SAFETY: as above.
                 let status = unsafe { smp_pool_get_attribute(pool, attribute, out) };
+                assert!(status == SMP_SUCCESS || value == SENTINEL as u64);
+                status
+            }
+            "smp_pool_get_driver_attribute" => {
+                let (pool, attribute) = (self.pool(), self.number(16));
+                let mut value = SENTINEL as u64;
+                let out = self.nullable(&raw mut value);
+                // SAFETY: as above.
+                let status = unsafe { smp_pool_get_driver_attribute(pool, attribute, out) };
                 assert!(status == SMP_SUCCESS || value == SENTINEL as u64);
                 status
             }

@@ -13,8 +13,9 @@ const MAX_LENGTH: usize = 1 << 16;
 
 const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-const PRESETS: [(&str, Preset); 4] = [
+const PRESETS: [(&str, Preset); 5] = [
     ("cuda", Preset::Cuda),
+    ("driver", Preset::Driver),
     ("mapped", Preset::Mapped),
     ("sub-slices", Preset::SubSlices),
     ("exclusive-pages", Preset::ExclusivePages),
@@ -60,9 +61,11 @@ pub fn format(config: &PoolConfig) -> String {
         Some(preset) if PoolConfig::preset(preset).entries == config.entries => {
             items.push(format!("preset({})", name(preset)));
         }
-        Some(Preset::Cuda) if matches!(config.entries[..], [MemoryPoolConfig::Cuda { .. }]) => {
+        Some(preset @ (Preset::Cuda | Preset::Driver))
+            if matches!(config.entries[..], [MemoryPoolConfig::Cuda { .. }]) =>
+        {
             if let [MemoryPoolConfig::Cuda { max_pool_size: Some(cap) }] = config.entries[..] {
-                items.push(format!("preset(cuda, max_pool_size={})", size_text(cap)));
+                items.push(format!("preset({}, max_pool_size={})", name(preset), size_text(cap)));
             }
         }
         Some(preset) => {
@@ -90,6 +93,9 @@ pub fn format(config: &PoolConfig) -> String {
     }
     if config.sync_on_oom {
         items.push("sync_on_oom(on)".to_owned());
+    }
+    if config.waive_capture_check {
+        items.push("waive_capture_check(on)".to_owned());
     }
     items.join("; ")
 }
@@ -163,6 +169,7 @@ struct Found {
     policies: Option<[bool; 3]>,
     threshold: Option<u64>,
     sync_on_oom: Option<bool>,
+    waive_capture_check: Option<bool>,
 }
 
 impl Found {
@@ -202,6 +209,7 @@ impl Found {
             config.release_threshold = threshold;
         }
         config.sync_on_oom = self.sync_on_oom.unwrap_or(false);
+        config.waive_capture_check = self.waive_capture_check.unwrap_or(false);
         Ok(config)
     }
 }
@@ -311,14 +319,14 @@ impl<'a> Parser<'a> {
             "mapped" => &["range_size", "chunk_size", "max_pool_size", "dealloc_period"],
             "preset" => &["max_pool_size"],
             "policies" => &["follow_event_dependencies", "opportunistic", "internal_dependencies"],
-            "like" | "release_threshold" | "sync_on_oom" => &[],
+            "like" | "release_threshold" | "sync_on_oom" | "waive_capture_check" => &[],
             "" => return Err(self.expected("an entry or option")),
             _ => {
                 return Err(self.fail(
                     at,
                     format_args!(
                         "{name:?} is no entry or option; there are mapped, sliced, direct, exclusive, cuda, preset, like, \
-                         policies, release_threshold, sync_on_oom"
+                         policies, release_threshold, sync_on_oom, waive_capture_check"
                     ),
                 ));
             }
@@ -383,20 +391,22 @@ impl<'a> Parser<'a> {
                 }
                 let mut bare = arguments.iter().filter(|argument| argument.key.is_none());
                 let (Some(first), None) = (bare.next(), bare.next()) else {
-                    return Err(self
-                        .fail(at, format_args!("{name} takes one name: cuda, mapped, sub-slices or exclusive-pages")));
+                    return Err(self.fail(
+                        at,
+                        format_args!("{name} takes one name: cuda, driver, mapped, sub-slices or exclusive-pages"),
+                    ));
                 };
                 let Some(&(_, preset)) = PRESETS.iter().find(|known| known.0 == first.value) else {
                     return Err(self.fail(
                         first.at,
                         format_args!(
-                            "{:?} is no preset; there are cuda, mapped, sub-slices, exclusive-pages",
+                            "{:?} is no preset; there are cuda, driver, mapped, sub-slices, exclusive-pages",
                             first.value
                         ),
                     ));
                 };
                 if let Some(Argument { key: Some((key, key_at)), .. }) = arguments.iter().find(|a| a.key.is_some())
-                    && preset != Preset::Cuda
+                    && !matches!(preset, Preset::Cuda | Preset::Driver)
                 {
                     return Err(self.fail(*key_at, format_args!("preset({}) has no key {key:?}", first.value)));
                 }
@@ -428,10 +438,12 @@ impl<'a> Parser<'a> {
                     }
                     found.threshold = Some(self.size(argument)?.unwrap_or(u64::MAX));
                 } else {
-                    if found.sync_on_oom.is_some() {
+                    let on = self.switch(argument)?;
+                    let place =
+                        if name == "sync_on_oom" { &mut found.sync_on_oom } else { &mut found.waive_capture_check };
+                    if place.replace(on).is_some() {
                         return Err(twice());
                     }
-                    found.sync_on_oom = Some(self.switch(argument)?);
                 }
                 return Ok(());
             }

@@ -4,6 +4,7 @@
 
 use super::line::{Line, MAX_NAME, Place};
 use crate::handle::PoolId;
+use crate::pool::config::{PoolConfig, Preset};
 use crate::pool::observer::{AllocDone, Event};
 use crate::pool::state::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::{Stats, spec};
@@ -55,6 +56,15 @@ pub(super) struct Encoder {
     pub(super) pages_peak: u64,
     /// An event named something that was never met: a call was under way when recording began.
     pub(super) stranger: bool,
+}
+
+/// A pool of preset *driver* as the model sees it, which is what a replay can do.
+pub(super) fn replayable(config: &PoolConfig) -> PoolConfig {
+    let preset = match config.preset {
+        Some(Preset::Driver) => Some(Preset::Cuda),
+        other => other,
+    };
+    PoolConfig { preset, ..config.clone() }
 }
 
 impl Encoder {
@@ -216,7 +226,7 @@ impl Encoder {
             Event::SynchronizeEvent { event } => Line::SyncEvent { event: self.event(event.0, out) },
             Event::SynchronizeDevice => Line::SyncDevice,
             Event::PoolCreate { pool, config } => {
-                Line::Pool { pool: self.add_pool(pool, None), spec: spec::format(config) }
+                Line::Pool { pool: self.add_pool(pool, None), spec: spec::format(&replayable(config)) }
             }
             Event::PoolDestroy { pool } => {
                 let number = self.pool(pool);

@@ -294,7 +294,7 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
     }
     for (id, config, stats) in notes.pools {
         let pool = state.encoder.add_pool(id, Some(stats));
-        state.line(now, &Line::NotePool { pool, spec: crate::pool::spec::format(&config) });
+        state.line(now, &Line::NotePool { pool, spec: crate::pool::spec::format(&super::encode::replayable(&config)) });
     }
     Ok(())
 }

@@ -42,6 +42,8 @@ pub struct CudaOptions {
     pub page_granularity: u64,
     /// Ask the driver on every call whether the stream is capturing. Without it, a call on a capturing stream is undefined.
     pub capture_check: bool,
+    /// Let Mapped entries map chunks, where the device can.
+    pub mapping: bool,
     /// Verify a stream's identity with the driver on every call (`SMP_CHECKED=1` does too).
     pub checked: bool,
 }
@@ -55,6 +57,7 @@ impl Default for CudaOptions {
             alignment: 512,
             page_granularity: 2 << 20,
             capture_check: true,
+            mapping: true,
             checked: false,
         }
     }
@@ -91,7 +94,10 @@ pub(crate) struct CudaDevice {
     total: u64,
     supply: PageSupply,
     granularity: u64,
-    pub(crate) virtual_memory: bool,
+    /// What chunks are a multiple of; `u64::MAX` if not known.
+    chunk_granularity: u64,
+    virtual_memory: bool,
+    mapping: bool,
     pub(crate) memory_pools: bool,
     /// The first sticky error, 0 if none.
     poisoned: AtomicU32,
@@ -202,7 +208,9 @@ impl CudaDevice {
             total: 0,
             supply: options.supply,
             granularity: options.page_granularity,
+            chunk_granularity: u64::MAX,
             virtual_memory: attribute(ATTRIBUTE_VIRTUAL_MEMORY) && driver.cuMemCreate.is_some(),
+            mapping: options.mapping,
             memory_pools: attribute(ATTRIBUTE_MEMORY_POOLS) && driver.cuMemAllocFromPoolAsync.is_some(),
             poisoned: AtomicU32::new(0),
             idle: Mutex::new(Vec::new()),
@@ -220,6 +228,9 @@ impl CudaDevice {
         this.with(|| cu!(driver, cuMemGetInfo_v2(&mut free, &mut total)))
             .map_err(|code| failed("cuMemGetInfo", code))?;
         this.total = total as u64;
+        if this.virtual_memory && options.mapping {
+            this.chunk_granularity = this.minimum_chunk().unwrap_or(u64::MAX);
+        }
         match options.supply {
             PageSupply::Plain => {}
             PageSupply::DriverPool => {
@@ -689,7 +700,7 @@ impl PageSource for CudaDevice {
     }
 
     fn supports_mapping(&self) -> bool {
-        self.virtual_memory
+        self.virtual_memory && self.mapping && self.granularity >= self.chunk_granularity
     }
 
     fn reserve(&self, bytes: u64, _address: u64) -> std::result::Result<Grant, Refused> {
