@@ -37,7 +37,7 @@ void simcuda_note(const char *text);
 
 /* From now on the USE-th use (1 is the next) of the functions that NAME means answers ERROR, and does nothing else;
  * if ONWARDS is not 0, every later one too. Several may be planned. A sticky error also loses the current context, as
- * on a real device: whatever uses it answers the same, until it is destroyed or reset. 500: no function has the name. */
+ * on a real device: whatever uses it answers the same, until it is destroyed or reset. 500: no such function. */
 int simcuda_fail(const char *name, uint64_t use, int error, int onwards);
 /* Forgets every planned failure, those of SIMCUDA_FAIL too. */
 void simcuda_clear_failures(void);

@@ -1,4 +1,5 @@
-//! What a process may set by environment variables, read once at the first call. `README.md` beside this folder has the list.
+//! What a process may set by environment variables, read once at the first call. `README.md` beside this folder has
+//! the list.
 
 use crate::code::{self, Code};
 

@@ -296,8 +296,8 @@ impl State {
         }
     }
 
-    /// Submits an operation, or adds it to the capture that the stream takes part in. `work` is false for what is served
-    /// from a pool, which is no barrier.
+    /// Submits an operation, or adds it to the capture that the stream takes part in. `work` is false for what is
+    /// served from a pool, which is no barrier.
     pub fn enqueue(&mut self, id: StreamId, action: Action, work: bool) -> Result<Option<Point>> {
         if self.captures.is_empty() {
             return self.submit(id, action, work).map(Some);

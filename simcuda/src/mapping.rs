@@ -1,4 +1,5 @@
-//! Virtual memory: addresses reserved, physical memory created, mapped, and made accessible, each apart from the others.
+//! Virtual memory: addresses reserved, physical memory created, mapped, and made accessible, each apart from the
+//! others.
 
 use std::sync::Arc;
 

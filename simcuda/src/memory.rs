@@ -338,7 +338,8 @@ impl Memory {
         (devices & access.devices != 0).then(|| (region.host + (address - start), region.len - (address - start)))
     }
 
-    /// Whether all of `address .. address + len` can be reached now. Only mappings may be crossed from one into the next.
+    /// Whether all of `address .. address + len` can be reached now. Only mappings may be crossed from one into the
+    /// next.
     pub fn accessible(&self, address: u64, len: u64, access: Access) -> bool {
         let (mut at, mut left) = (address, len);
         while left > 0 {

@@ -28,10 +28,16 @@ fn build(name: &str) -> (PathBuf, PathBuf) {
     (program, folder)
 }
 
+/// Runs every case of a program with the same settings.
 fn run(name: &str, settings: &[(&str, &str)]) {
+    run_where(name, settings, |_| true);
+}
+
+fn run_where(name: &str, settings: &[(&str, &str)], wanted: impl Fn(&str) -> bool) {
     let (program, folder) = build(name);
     let listed = Command::new(&program).env("LD_LIBRARY_PATH", &folder).output().unwrap();
-    let cases: Vec<String> = String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect();
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let cases: Vec<&str> = text.lines().filter(|case| wanted(case)).collect();
     assert!(!cases.is_empty());
     let mut failed = Vec::new();
     for case in &cases {
@@ -90,4 +96,21 @@ fn controls() {
             ("SIMCUDA_LOG", "calls.log"),
         ],
     );
+}
+
+#[test]
+fn settings() {
+    for (case, name, value) in [
+        ("without_pools_stream_ordered_allocation_is_not_supported", "SIMCUDA_POOLS", "0"),
+        ("without_devices_there_is_nothing_to_initialise", "SIMCUDA_DEVICES", "0"),
+        ("an_old_driver_has_no_newer_functions", "SIMCUDA_DRIVER_VERSION", "11010"),
+        ("memory_is_what_was_set", "SIMCUDA_MEMORY", "64MiB"),
+    ] {
+        run_where("settings", &[(name, value)], |known| known == case);
+    }
+}
+
+#[test]
+fn threads() {
+    run("threads", &[]);
 }
