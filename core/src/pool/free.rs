@@ -29,13 +29,19 @@ pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
     if fast(allocation, stream).is_some() {
         return Ok(());
     }
-    free_slow(allocation, Some(stream))
+    free_slow(allocation, Some(stream), false)
 }
 
 /// Frees a block in host order (`cuMemFree`, without its synchronising): ordered after everything submitted to the
 /// device so far. Errors as [`free_async`].
 pub fn free(allocation: AllocationId) -> Result<()> {
-    free_slow(allocation, None)
+    free_slow(allocation, None, false)
+}
+
+/// Frees a block whose every use is over, as the caller knows because it has synchronised with them: it is observed, and
+/// reusable by anyone at once. Errors as [`free_async`].
+pub fn free_observed(allocation: AllocationId) -> Result<()> {
+    free_slow(allocation, None, true)
 }
 
 #[inline(always)]
@@ -63,7 +69,7 @@ fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let Some((index, generation, b, facts)) = known else {
         return match fast(allocation, stream) {
             Some(()) => Ok(()),
-            None => free_slow(allocation, Some(stream)),
+            None => free_slow(allocation, Some(stream), false),
         };
     };
     let key = native::key(stream);
@@ -86,7 +92,7 @@ fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
             return Ok(());
         }
     }
-    free_slow(allocation, Some(stream))
+    free_slow(allocation, Some(stream), false)
 }
 
 /// The hot path on a stream's record. `handle`: what the record says of itself while it is the stream the call named.
@@ -194,7 +200,7 @@ pub(crate) fn pool_of(allocation: AllocationId) -> Result<Arc<Pool>> {
     pool.ok_or_else(|| handle::gone(handle::Kind::Allocation, allocation.0))
 }
 
-fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
+fn free_slow(allocation: AllocationId, stream: Option<StreamId>, observed: bool) -> Result<()> {
     let pool = pool_of(allocation)?;
     let device = &*pool.device;
     let stream = match stream {
@@ -209,18 +215,24 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>) -> Result<()> {
         native::refuse_capturing(cuda, native::raw(stream))?;
     }
     if pool.shadow.is_some() {
-        return super::driver::free(&pool, allocation, stream, || free_placed(&pool, allocation, stream));
+        return super::driver::free(&pool, allocation, stream, || free_placed(&pool, allocation, stream, observed));
     }
-    free_placed(&pool, allocation, stream)
+    free_placed(&pool, allocation, stream, observed)
 }
 
-fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<StreamRef>) -> Result<()> {
+fn free_placed(
+    pool: &Arc<Pool>,
+    allocation: AllocationId,
+    stream: Option<StreamRef>,
+    observed: bool,
+) -> Result<()> {
     let device = &*pool.device;
     let opaque = device.order.opaque;
     let _serial = device.enter();
     // Where others' work is not seen, a host-ordered free is an operation of the device's timeline, after which one event
     // says that all of it has run. Where no event can say that, the device is synchronised.
     let timeline = match stream {
+        None if observed => None,
         None if opaque && device.options.context_events => Some(native::timeline(&pool.device)?),
         None if opaque => {
             if device.cuda().is_some_and(|cuda| cuda.poison().is_none()) {
@@ -241,13 +253,16 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
             }
         }
-        device.tell(&Event::Free { allocation, address: b.address(), stream: stream.map(StreamRef::id) });
+        device.tell(&Event::Free { allocation, address: b.address(), stream: stream.map(StreamRef::id), observed });
         let home = page(b.page());
         let e = home.entry.load(Relaxed) as usize;
         let mut shared = pool.shared.lock();
         let mut users = Vec::new();
         if b.has(USERS) {
             users = pool.users.lock().remove(&index).unwrap_or_default();
+            if observed {
+                users.clear();
+            }
             users.retain(|user| !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, *user));
         }
         // Whether the free follows its allocation, and the accesses that were noted.
@@ -313,6 +328,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
                 points.push(At { stream, seq });
             }
+            None if observed => {}
             None if opaque => {
                 if let Some(timeline) = timeline {
                     let state = slow.state(timeline.slot());

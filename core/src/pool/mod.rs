@@ -25,7 +25,7 @@ mod stats;
 pub use alloc::{alloc, alloc_async, alloc_async_with};
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
-pub use free::{add_user, free, free_async};
+pub use free::{add_user, free, free_async, free_observed};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
 

@@ -57,7 +57,7 @@ pub enum Event<'a> {
     CallbackBegin { pool: PoolId },
     CallbackEnd { pool: PoolId, retry: bool },
     AllocEnd { pool: PoolId, result: Result<AllocDone, Status> },
-    Free { allocation: AllocationId, address: u64, stream: Option<StreamOrderId> },
+    Free { allocation: AllocationId, address: u64, stream: Option<StreamOrderId>, observed: bool },
     AddUser { allocation: AllocationId, address: u64, stream: StreamOrderId },
     Access { address: u64, size: u64, stream: StreamOrderId, kind: u32 },
 }

@@ -275,9 +275,11 @@ impl Encoder {
                     Err(status) => Line::Fail { status },
                 }
             }
-            Event::Free { allocation, stream, .. } => {
-                Line::Free { allocation: self.freed(allocation.0), stream: stream.map(|stream| self.stream(stream.0)) }
-            }
+            Event::Free { allocation, stream, observed, .. } => Line::Free {
+                allocation: self.freed(allocation.0),
+                stream: stream.map(|stream| self.stream(stream.0)),
+                observed,
+            },
             Event::AddUser { allocation, stream, .. } => {
                 let number = self.allocations.get(&allocation.0).map(|live| live.number);
                 self.stranger |= number.is_none();

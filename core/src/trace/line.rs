@@ -49,7 +49,8 @@ pub enum Line {
     RefusePages { skip: u64, count: u64 },
     RefuseReleases { count: u64 },
     Alloc { pool: u64, size: u64, alignment: u64, stream: Option<u64>, name: Option<String> },
-    Free { allocation: u64, stream: Option<u64> },
+    /// `observed`: in host order, and known to be over.
+    Free { allocation: u64, stream: Option<u64>, observed: bool },
     User { allocation: u64, stream: u64 },
     Access { place: Place, size: u64, stream: u64, kind: u32 },
     // What followed inside the call before.
@@ -194,7 +195,8 @@ impl fmt::Display for Line {
                     None => Ok(()),
                 }
             }
-            Line::Free { allocation, stream } => write!(f, "free {allocation} {}", on_host(stream)),
+            Line::Free { allocation, observed: true, .. } => write!(f, "free {allocation} observed"),
+            Line::Free { allocation, stream, .. } => write!(f, "free {allocation} {}", on_host(stream)),
             Line::User { allocation, stream } => write!(f, "user {allocation} {stream}"),
             Line::Access { place, size, stream, kind } => {
                 match place {
@@ -250,6 +252,11 @@ impl<'a> Operands<'a> {
     fn number(&mut self, what: &str) -> Result<u64, String> {
         let text = self.text(what)?;
         number(text).ok_or_else(|| format!("{}: {what} is not a number: {text:?}", self.word))
+    }
+    /// Takes the next word if it is `word`.
+    fn next_is(&mut self, word: &str) -> bool {
+        let next = self.rest.filter(|rest| rest.split(' ').next() == Some(word));
+        next.is_some() && self.text(word).is_ok()
     }
     fn small(&mut self, what: &str) -> Result<u32, String> {
         let value = self.number(what)?;
@@ -375,7 +382,12 @@ impl Line {
                     },
                 },
             },
-            "free" => Line::Free { allocation: o.number("allocation")?, stream: o.stream_or_host()? },
+            "free" => {
+                let allocation = o.number("allocation")?;
+                let observed = o.next_is("observed");
+                let stream = if observed { None } else { o.stream_or_host()? };
+                Line::Free { allocation, stream, observed }
+            }
             "user" => Line::User { allocation: o.number("allocation")?, stream: o.number("stream")? },
             "access" => {
                 let text = o.text("what is accessed")?;
@@ -495,8 +507,9 @@ mod tests {
             Line::Alloc { pool, size: 0, alignment: 0, stream: None, name: None },
             Line::Alloc { pool, size: 7, alignment: 4096, stream: Some(0), name: Some("50% of \"ä\"\n\t=".into()) },
             Line::Alloc { pool, size: 7, alignment: 0, stream: Some(1), name: Some(String::new()) },
-            Line::Free { allocation, stream: None },
-            Line::Free { allocation, stream: Some(2) },
+            Line::Free { allocation, stream: None, observed: false },
+            Line::Free { allocation, stream: None, observed: true },
+            Line::Free { allocation, stream: Some(2), observed: false },
             Line::User { allocation, stream },
             Line::Access { place: Place::Inside { allocation: 1, offset: 8 }, size: 4, stream, kind: 1 },
             Line::Access { place: Place::Address(0), size: 4, stream, kind: 3 },

@@ -1140,18 +1140,20 @@ impl Engine {
         }
     }
 
-    fn free(&self, line: u64, number: u64, stream: Option<u64>) -> Result<()> {
+    fn free(&self, line: u64, number: u64, stream: Option<u64>, observed: bool) -> Result<()> {
         let stream = stream.map(|number| self.stream(line, number)).transpose()?;
         let known = self.allocation(line, number)?;
         self.world.lock().stage.allocations.remove(&number);
         let Some((id, size)) = known else { return Ok(()) };
         self.timed(|| match stream {
             Some((stream, _)) => pool::free_async(id, stream),
+            None if observed => pool::free_observed(id),
             None => pool::free(id),
         })
         .inspect_err(|_| self.world.lock().stage.plain.push(id))?;
         let points = match stream {
             Some((_, stream)) => vec![submitted(stream)],
+            None if observed => Vec::new(),
             None => {
                 let streams: Vec<StreamRef> = self.inner.order.streams.lock().iter().copied().collect();
                 streams.into_iter().map(submitted).collect()
@@ -1251,7 +1253,7 @@ impl Engine {
             }
             Line::RefusePages { skip, count } => device::refuse_pages(device, *skip, *count),
             Line::RefuseReleases { count } => device::refuse_releases(device, *count),
-            Line::Free { allocation, stream } => self.free(at_line, *allocation, *stream),
+            Line::Free { allocation, stream, observed } => self.free(at_line, *allocation, *stream, *observed),
             Line::User { allocation, stream } => {
                 let (stream, _) = self.stream(at_line, *stream)?;
                 match self.allocation(at_line, *allocation)? {
