@@ -1,28 +1,43 @@
 #!/usr/bin/env bash
 # Tests libsmp_preload.so over the stand-in driver, with programs built on NVIDIA's public headers.
 #
-# preload.sh [CTEST ARGUMENTS]   for instance -R lookups
+# preload.sh [CTEST ARGUMENTS]   for instance -R lookups, or -LE seeds to leave the long runs out
+#
+# SEEDS=1000         adversarial orders that the programs of the runtime run in (default 100)
+# CLIENTS=1          also NVIDIA's Python packages, by scripts/clients.sh (some 850 MB are installed)
+# FEATURES=...       cargo features of the library; scripts/pitfalls.sh uses break-switches
+# TREE=DIR           where to build (default build/preload)
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-tree=$root/build/preload
+tree=${TREE:-$root/build/preload}
+venv=$root/build/venv
 need_rust
-need gcc=gcc cmake=cmake make=make python3=python3
+need gcc=gcc g++=g++ cmake=cmake make=make python3=python3 readelf=binutils
 python3 -c 'import ensurepip, venv' 2>/dev/null || need /no/python3-venv=python3-venv
 
-# NVIDIA's headers come in a wheel of a few megabytes; nothing of it is shipped.
-if [ ! -x "$root/build/venv/bin/pip" ]; then python3 -m venv "$root/build/venv"; fi
-"$root/build/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps nvidia-cuda-runtime
-cuda=$(find "$root/build/venv" -name cuda.h | head -n 1)
+# NVIDIA's headers, compiler and static runtime, CUB and RMM come in wheels; nothing of them is shipped.
+packages=(nvidia-cuda-runtime nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-cccl librmm-cu13 rapids-logger)
+if [ ! -x "$venv/bin/pip" ]; then python3 -m venv "$venv"; fi
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}"
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cuda=$(find "$site/nvidia" -name cuda.h | head -n 1)
 [ -n "$cuda" ] || die "the nvidia-cuda-runtime wheel brought no cuda.h"
+cuda=$(dirname "$cuda")
 
-"${CARGO:-cargo}" build --quiet --locked -p smp-preload -p simcuda
+"${CARGO:-cargo}" build --quiet --locked -p smp-preload ${FEATURES:+--features "smp-preload/$FEATURES"}
+"${CARGO:-cargo}" build --quiet --locked -p simcuda -p smp
 cargo_out=${CARGO_TARGET_DIR:-$root/target}/debug
 # The stand-in is found under the driver's name in a folder of its own only.
 mkdir -p "$tree/driver"
 cp "$cargo_out/libsimcuda.so" "$tree/driver/libcuda.so.1"
+gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Iinclude examples/replay/replay.c -o "$tree/replay" \
+    "$cargo_out/libsmp.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl
 
-cmake -S preload/c_tests -B "$tree" -DPRELOAD="$cargo_out/libsmp_preload.so" -DDRIVER="$tree/driver" \
-    -DCUDA_INCLUDE="$(dirname "$cuda")" -DSMP_RUN="$cargo_out/smp-run" >/dev/null
+options=(-DPRELOAD="$cargo_out/libsmp_preload.so" -DDRIVER="$tree/driver" -DCUDA_INCLUDE="$cuda"
+    -DSMP_RUN="$cargo_out/smp-run" -DREPLAY="$tree/replay" -DNVCC="$cuda/../bin/nvcc" -DPACKAGES="$site"
+    -DSEEDS="${SEEDS:-100}")
+[ -z "${CLIENTS:-}" ] || options+=(-DCLIENTS="$root/scripts/clients.sh")
+cmake -S preload/c_tests -B "$tree" "${options[@]}" >/dev/null
 cmake --build "$tree" --parallel "$jobs" >/dev/null
 cd "$tree"
 ctest --output-on-failure --no-tests=error --parallel "$jobs" "$@"

@@ -80,12 +80,20 @@ static void plain_memory(void)
 
 static void bad_calls(void)
 {
-    CUdeviceptr p = 0;
+    CUdeviceptr p = 0, kept;
     CHECK(CALL(cuMemAlloc)(&p, 0) == CUDA_ERROR_INVALID_VALUE);
     CHECK(CALL(cuMemAlloc)(0, 16) == CUDA_ERROR_INVALID_VALUE);
     CHECK(CALL(cuMemFree)(0) == CUDA_SUCCESS);
     CHECK(CALL(cuMemFree)((CUdeviceptr)0x1234) == CUDA_ERROR_INVALID_VALUE);
     CHECK(CALL(cuMemAllocAsync)(0, 16, 0) == CUDA_ERROR_INVALID_VALUE);
+    /* Freed twice, and an address inside a block: refused, and nothing is lost by it. */
+    p = take(512);
+    fill(kept = take(4096), 4096, 77);
+    give(p, 512);
+    CHECK(CALL(cuMemFree)(p) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(CALL(cuMemFree)(kept + 512) == CUDA_ERROR_INVALID_VALUE);
+    expect(kept, 4096, 77);
+    give(kept, 4096);
 }
 
 static void ordered_memory(void)

@@ -233,6 +233,247 @@ static int before_init(void)
     return 0;
 }
 
+/* A context goes, and its memory with it; another one works, and so does a device that was reset. */
+static int contexts(void)
+{
+    CUcontext other, first = driver_begin();
+    CUdeviceptr p, q[3];
+    unsigned char byte = 0;
+    int i, round;
+    MUST(CALL(cuMemAlloc)(&p, 100));
+    for (round = 0; round < 3; round++) {
+        MUST(CALL(cuCtxCreate)(&other, 0, 0, 0));
+        for (i = 0; i < 3; i++) {
+            MUST(CALL(cuMemAlloc)(&q[i], 5000));
+            MUST(CALL(cuMemsetD8)(q[i], (unsigned char)(i + round), 5000));
+        }
+        for (i = 0; i < 3; i++) {
+            MUST(CALL(cuMemcpyDtoH)(&byte, q[i] + 4999, 1));
+            CHECK(byte == i + round);
+        }
+        MUST(CALL(cuMemFree)(q[1]));
+        MUST(CALL(cuCtxDestroy)(other));
+        MUST(CALL(cuCtxSetCurrent)(first));
+        printf("stale %d\n", (int)CALL(cuMemFree)(q[0]));
+    }
+    MUST(CALL(cuDevicePrimaryCtxReset)(0));
+    first = 0;
+    MUST(CALL(cuDevicePrimaryCtxRetain)(&first, 0));
+    MUST(CALL(cuCtxSetCurrent)(first));
+    printf("stale %d\n", (int)CALL(cuMemFree)(p));
+    MUST(CALL(cuMemAlloc)(&p, 300));
+    MUST(CALL(cuMemsetD8)(p, 9, 300));
+    MUST(CALL(cuMemcpyDtoH)(&byte, p + 299, 1));
+    CHECK(byte == 9);
+    return 0;
+}
+
+/* Rows are padded past the limit: what is left is nothing, and not nearly everything. */
+static int padded(void)
+{
+    CUdeviceptr p;
+    size_t pitch, available = 1, total;
+    driver_begin();
+    MUST(CALL(cuMemAllocPitch)(&p, &pitch, 100, 1000, 4));
+    CHECK(pitch > 100);
+    MUST(CALL(cuMemGetInfo)(&available, &total));
+    printf("%zu of %zu\n", available, total);
+    return 0;
+}
+
+/* Everything is freed behind work that has not run, and asked for again. */
+static int relief(void)
+{
+    CUdeviceptr p[10];
+    CUstream stream;
+    int i, round;
+    driver_begin();
+    MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < 10; i++) {
+            MUST(CALL(cuMemAlloc)(&p[i], 1 << 20));
+            MUST(CALL(cuMemsetD8Async)(p[i], 1, 1 << 20, stream));
+        }
+        for (i = 0; i < 10; i++) MUST(CALL(cuMemFree)(p[i]));
+    }
+    MUST(CALL(cuMemAlloc)(&p[0], 9 << 20));
+    MUST(CALL(cuMemFree)(p[0]));
+    return 0;
+}
+
+/* 1,000 allocations and frees between two calls that mark the place in the driver's log. */
+static int steady(void)
+{
+    CUdeviceptr p;
+    int i, version;
+    driver_begin();
+    for (i = -100; i < 1000; i++) {
+        if (!i) MUST(CALL(cuDriverGetVersion)(&version));
+        MUST(CALL(cuMemAlloc)(&p, 4096));
+        MUST(CALL(cuMemFree)(p));
+    }
+    MUST(CALL(cuDriverGetVersion)(&version));
+    return 0;
+}
+
+/* What an address says of its block. */
+static int addresses(void)
+{
+    enum { COUNT = 6 };
+    static const size_t sizes[COUNT] = {100, 100, 4096, 70000, 1 << 20, 5 << 20};
+    CUdeviceptr p[COUNT], start;
+    CUpointer_attribute asked[2] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *answers[2];
+    unsigned long long number[COUNT];
+    size_t size;
+    int i, j, device;
+    driver_begin();
+    answers[0] = &start;
+    answers[1] = &size;
+    for (i = 0; i < COUNT; i++) MUST(CALL(cuMemAlloc)(&p[i], sizes[i]));
+    for (i = 0; i < COUNT; i++) {
+        CUdeviceptr inside = p[i] + sizes[i] - 1;
+        MUST(CALL(cuPointerGetAttribute)(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
+        CHECK(start == p[i]);
+        MUST(CALL(cuPointerGetAttribute)(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside));
+        CHECK(size >= sizes[i]);
+        for (j = 0; j < COUNT; j++) CHECK(j == i || p[j] + sizes[j] <= start || p[j] >= start + size);
+        MUST(CALL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside));
+        CHECK(device == 0);
+        {
+            CUdeviceptr first = start;
+            size_t bytes = size;
+            start = 0;
+            size = 0;
+            MUST(CALL(cuPointerGetAttributes)(2, asked, answers, inside));
+            CHECK(start == first && size == bytes);
+        }
+        MUST(CALL(cuPointerGetAttribute)(&number[i], CU_POINTER_ATTRIBUTE_BUFFER_ID, p[i]));
+        for (j = 0; j < i; j++) CHECK(number[j] != number[i]);
+    }
+    MUST(CALL(cuMemFree)(p[2]));
+    printf("freed %d", (int)CALL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p[2] + 8));
+    printf(" range %d\n", (int)CALL(cuMemGetAddressRange)(&start, &size, p[2] + 8));
+    return 0;
+}
+
+/* Handles for other processes: of a small block and of a large one. */
+static int export(void)
+{
+    CUdeviceptr small, large;
+    CUipcMemHandle handle;
+    driver_begin();
+    MUST(CALL(cuMemAlloc)(&small, 4096));
+    MUST(CALL(cuMemAlloc)(&large, 4 << 20));
+    printf("small %d", (int)CALL(cuIpcGetMemHandle)(&handle, small));
+    printf(" large %d\n", (int)CALL(cuIpcGetMemHandle)(&handle, large));
+    return 0;
+}
+
+/* Allocations and frees inside a capture are nodes of the graph; plain ones are refused in a global capture, and work
+   again after it. */
+static int capture(void)
+{
+    CUcontext context = driver_begin();
+    CUdeviceptr p = 0, before, plain = 0;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    unsigned char byte = 0;
+    int i;
+    (void)context;
+    MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuMemAlloc)(&before, 4096));
+    MUST(CALL(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(CALL(cuMemAllocAsync)(&p, 4096, stream));
+    MUST(CALL(cuMemsetD8Async)(before, 5, 4096, stream));
+    MUST(CALL(cuMemFreeAsync)(p, stream));
+    /* A relaxed capture allows this. */
+    MUST(CALL(cuThreadExchangeStreamCaptureMode)(&mode));
+    printf("relaxed %d", (int)CALL(cuMemAlloc)(&plain, 4096));
+    printf(" %d", plain ? (int)CALL(cuMemFree)(plain) : -1);
+    MUST(CALL(cuThreadExchangeStreamCaptureMode)(&mode));
+    MUST(CALL(cuStreamEndCapture)(stream, &graph));
+    MUST(CALL(cuGraphInstantiate)(&exec, graph, 0));
+    for (i = 0; i < 3; i++) {
+        MUST(CALL(cuMemsetD8)(before, 0, 4096));
+        MUST(CALL(cuGraphLaunch)(exec, stream));
+        MUST(CALL(cuStreamSynchronize)(stream));
+        MUST(CALL(cuMemcpyDtoH)(&byte, before + 4095, 1));
+        CHECK(byte == 5);
+    }
+    MUST(CALL(cuGraphExecDestroy)(exec));
+    MUST(CALL(cuGraphDestroy)(graph));
+    MUST(CALL(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    printf(" global %d", (int)CALL(cuMemAlloc)(&plain, 4096));
+    graph = 0;
+    printf(" end %d\n", (int)CALL(cuStreamEndCapture)(stream, &graph));
+    MUST(CALL(cuMemAlloc)(&plain, 4096));
+    MUST(CALL(cuMemFree)(plain));
+    MUST(CALL(cuMemFree)(before));
+    return 0;
+}
+
+/* The pool that serves stream-ordered allocations tells what it holds, whoever serves. */
+static int pool_figures(void)
+{
+    CUmemoryPool pool;
+    CUdeviceptr p;
+    cuuint64_t used, reserved, high, keep = ~(cuuint64_t)0, threshold = 0;
+    int on = 7;
+    driver_begin();
+    MUST(CALL(cuDeviceGetMemPool)(&pool, 0));
+    MUST(CALL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    CHECK(threshold == keep);
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &on));
+    CHECK(on == 1);
+    MUST(CALL(cuMemAllocAsync)(&p, 65536, 0));
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    CHECK(used == 65536 && reserved >= used);
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    CHECK(used == 0);
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    CHECK(reserved > 0);
+    MUST(CALL(cuMemPoolTrimTo)(pool, 0));
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    CHECK(reserved == 0);
+    used = 0;
+    MUST(CALL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used));
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high));
+    CHECK(high == 0);
+    return 0;
+}
+
+/* A set on a second stream: first ordered after the allocation by an event, then not. */
+static int accesses(void)
+{
+    CUstream s, t;
+    CUevent event;
+    CUdeviceptr p, q;
+    driver_begin();
+    MUST(CALL(cuStreamCreate)(&s, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamCreate)(&t, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(CALL(cuMemAllocAsync)(&p, 4096, s));
+    MUST(CALL(cuMemsetD8Async)(p, 1, 4096, s));
+    MUST(CALL(cuEventRecord)(event, s));
+    MUST(CALL(cuStreamWaitEvent)(t, event, 0));
+    MUST(CALL(cuMemsetD8Async)(p, 2, 4096, t));
+    MUST(CALL(cuMemFreeAsync)(p, t));
+    if (getenv("UNORDERED")) {
+        MUST(CALL(cuMemAllocAsync)(&q, 4096, s));
+        MUST(CALL(cuMemsetD8Async)(q, 3, 4096, t));
+        MUST(CALL(cuMemFreeAsync)(q, s));
+    }
+    MUST(CALL(cuCtxSynchronize)());
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -247,5 +488,14 @@ int main(int argc, char **argv)
     CASE(callback)
     CASE(signalled)
     CASE(before_init)
+    CASE(contexts)
+    CASE(padded)
+    CASE(relief)
+    CASE(steady)
+    CASE(addresses)
+    CASE(export)
+    CASE(capture)
+    CASE(pool_figures)
+    CASE(accesses)
     return 2;
 }

@@ -23,7 +23,11 @@
     F(cuMemPoolGetAttribute) F(cuMemPoolSetAttribute)                                                                  \
     F(cuMemAllocHost) F(cuMemHostAlloc) F(cuMemFreeHost)                                                               \
     F(cuMemcpyHtoD) F(cuMemcpyDtoH) F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)                     \
-    F(cuMemsetD8) F(cuMemsetD8Async) F(cuMemsetD32Async)
+    F(cuMemsetD8) F(cuMemsetD8Async) F(cuMemsetD32Async)                                                               \
+    F(cuCtxCreate) F(cuCtxDestroy) F(cuDevicePrimaryCtxReset) F(cuDriverGetVersion) F(cuMemAllocPitch)                 \
+    F(cuPointerGetAttributes) F(cuIpcGetMemHandle) F(cuStreamBeginCapture) F(cuStreamEndCapture)                       \
+    F(cuGraphInstantiate) F(cuGraphLaunch) F(cuGraphExecDestroy) F(cuGraphDestroy) F(cuStreamIsCapturing)              \
+    F(cuThreadExchangeStreamCaptureMode)
 
 #define NAME_(x) #x
 #define NAME(x) NAME_(x) /* of the symbol that the header means: cuMemAlloc is cuMemAlloc_v2 */

@@ -1,6 +1,7 @@
 //! The driver: its types and result codes, the library it lies in, and the functions that are asked of it without being
 //! replaced.
 
+use crate::switch::broken;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -20,6 +21,10 @@ pub const INVALID_VALUE: Code = 1;
 pub const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_DEINITIALIZED`: the process is going away; what is freed now goes with it.
 pub const DEINITIALIZED: Code = 4;
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub const INVALID_CONTEXT: Code = 201;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub const NOT_SUPPORTED: Code = 801;
 /// `CUDA_ERROR_NOT_FOUND`.
 pub const NOT_FOUND: Code = 500;
 /// `CUDA_ERROR_UNKNOWN`.
@@ -51,7 +56,7 @@ pub fn real_dlsym() -> Option<Dlsym> {
         // A library preloaded after this one may have a `dlsym` without a version, which that look-up passes over.
         // SAFETY: a handle every dlsym takes and a terminated string.
         let next = unsafe { dlsym(libc::RTLD_NEXT, c"dlsym".as_ptr()) } as usize;
-        if next != 0 {
+        if next != 0 && !broken("chain") {
             found = next;
         }
         REAL.store(found, Relaxed);
@@ -176,6 +181,8 @@ macro_rules! asked {
 }
 
 asked! {
+    /// Initialises the driver.
+    cuInit(flags: u32);
     /// The calling thread's context.
     cuCtxGetCurrent(to: *mut Handle);
     /// The device of the calling thread's context.
@@ -190,6 +197,18 @@ asked! {
     cuDevicePrimaryCtxRetain(to: *mut Handle, device: i32);
     /// The context of a stream.
     cuStreamGetCtx(stream: Handle, to: *mut Handle);
+    /// Whether a stream is being captured.
+    cuStreamIsCapturing(stream: Handle, to: *mut u32);
+    /// How this thread's calls treat captures.
+    cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+    /// Creates an event.
+    cuEventCreate(to: *mut Handle, flags: u32);
+    /// Whether an event has been passed.
+    cuEventQuery(event: Handle);
+    /// Records an event after all that a context has been given.
+    cuCtxRecordEvent(context: Handle, event: Handle);
+    /// A device's default pool.
+    cuDeviceGetDefaultMemPool(to: *mut Handle, device: i32);
     /// A device's current pool.
     cuDeviceGetMemPool(to: *mut Handle, device: i32);
     /// An attribute of a pool.

@@ -3,10 +3,17 @@
 //! A look-up is answered by the driver first. Its answer is replaced only if it is the driver's own function of exactly
 //! the replaced name and version; on any doubt the program keeps what the driver said.
 
+use crate::access;
+use crate::attribute;
+use crate::context;
 use crate::driver::{self, Code, Dlsym, Handle, Pointer, SUCCESS};
 use crate::memory;
+use crate::order;
+use crate::pool;
+use crate::range;
 use crate::session;
 use crate::setting::{self, Mode};
+use crate::switch::broken;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -15,6 +22,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub enum Need {
     /// Unless everything is off.
     Always,
+    /// In pool mode.
+    Pool,
+    /// In pool mode, where the core must know the order of streams.
+    Order,
+    /// In pool mode, where stream-ordered allocations are taken over.
+    Async,
+    /// In pool mode, where accesses are checked.
+    Check,
 }
 
 /// One function of the driver that is replaced.
@@ -59,6 +74,10 @@ impl Hook {
         let settings = setting::settings();
         match self.need {
             Need::Always => settings.mode != Mode::Off,
+            Need::Pool => settings.mode == Mode::Pool,
+            Need::Async => settings.mode == Mode::Pool && settings.async_pool,
+            Need::Check => settings.mode == Mode::Pool && settings.check,
+            Need::Order => settings.mode == Mode::Pool && pool::watched(),
         }
     }
 }
@@ -152,17 +171,17 @@ hooks! {
         (free: *mut usize, total: *mut usize) => memory::get_info;
 
     MEM_ALLOC_ASYNC cuMemAllocAsync = "cuMemAllocAsync" 11020 legacy Always
-        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async;
+        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async::<false>;
     MEM_ALLOC_ASYNC_TWIN cuMemAllocAsync_ptsz = "cuMemAllocAsync" 11020 twin Always
-        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async;
+        (to: *mut Pointer, bytes: usize, stream: Handle) caller "rcx" => memory::alloc_async::<true>;
     MEM_ALLOC_FROM_POOL cuMemAllocFromPoolAsync = "cuMemAllocFromPoolAsync" 11020 legacy Always
-        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool;
+        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool::<false>;
     MEM_ALLOC_FROM_POOL_TWIN cuMemAllocFromPoolAsync_ptsz = "cuMemAllocFromPoolAsync" 11020 twin Always
-        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool;
+        (to: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) caller "r8" => memory::alloc_from_pool::<true>;
     MEM_FREE_ASYNC cuMemFreeAsync = "cuMemFreeAsync" 11020 legacy Always
-        (at: Pointer, stream: Handle) => memory::free_async;
+        (at: Pointer, stream: Handle) => memory::free_async::<false>;
     MEM_FREE_ASYNC_TWIN cuMemFreeAsync_ptsz = "cuMemFreeAsync" 11020 twin Always
-        (at: Pointer, stream: Handle) => memory::free_async;
+        (at: Pointer, stream: Handle) => memory::free_async::<true>;
 
     MEM_ALLOC_HOST cuMemAllocHost_v2 = "cuMemAllocHost" 3020 legacy Always
         (to: *mut Pointer, bytes: usize) caller "rdx" => memory::alloc_host;
@@ -173,18 +192,165 @@ hooks! {
         (to: *mut u64, bytes: usize, properties: *const c_void, flags: u64) caller "r8" => memory::create;
     MEM_RELEASE cuMemRelease = "cuMemRelease" 10020 legacy Always (handle: u64) => memory::release;
 
-    CTX_DESTROY cuCtxDestroy_v2 = "cuCtxDestroy" 4000 legacy Always (context: Handle) => memory::context_destroy;
+    CTX_DESTROY cuCtxDestroy = "cuCtxDestroy" 2000 legacy Always (context: Handle) => context::destroy;
+    CTX_DESTROY_2 cuCtxDestroy_v2 = "cuCtxDestroy" 4000 legacy Always (context: Handle) => context::destroy;
     PRIMARY_RESET cuDevicePrimaryCtxReset = "cuDevicePrimaryCtxReset" 7000 legacy Always
-        (device: i32) => memory::primary_reset;
+        (device: i32) => context::primary_reset;
     PRIMARY_RESET_2 cuDevicePrimaryCtxReset_v2 = "cuDevicePrimaryCtxReset" 11000 legacy Always
-        (device: i32) => memory::primary_reset;
+        (device: i32) => context::primary_reset;
     PRIMARY_RELEASE cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease" 7000 legacy Always
-        (device: i32) => memory::primary_release;
+        (device: i32) => context::primary_release;
     PRIMARY_RELEASE_2 cuDevicePrimaryCtxRelease_v2 = "cuDevicePrimaryCtxRelease" 11000 legacy Always
-        (device: i32) => memory::primary_release;
+        (device: i32) => context::primary_release;
+
+    CTX_SET cuCtxSetCurrent = "cuCtxSetCurrent" 4000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_PUSH cuCtxPushCurrent = "cuCtxPushCurrent" 2000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_PUSH_2 cuCtxPushCurrent_v2 = "cuCtxPushCurrent" 4000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_POP cuCtxPopCurrent = "cuCtxPopCurrent" 2000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_POP_2 cuCtxPopCurrent_v2 = "cuCtxPopCurrent" 4000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_CREATE cuCtxCreate = "cuCtxCreate" 2000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_CREATE_2 cuCtxCreate_v2 = "cuCtxCreate" 3020 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_CREATE_3 cuCtxCreate_v3 = "cuCtxCreate" 11040 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_CREATE_4 cuCtxCreate_v4 = "cuCtxCreate" 12050 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_ATTACH cuCtxAttach = "cuCtxAttach" 2000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_DETACH cuCtxDetach = "cuCtxDetach" 2000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    EXPORT_TABLE cuGetExportTable = "cuGetExportTable" 3000 legacy Pool
+        (to: usize, name: usize) => context::private;
+
+    CTX_SYNCHRONIZE cuCtxSynchronize = "cuCtxSynchronize" 2000 legacy Pool () => order::context_synchronize;
+    CTX_SYNCHRONIZE_2 cuCtxSynchronize_v2 = "cuCtxSynchronize" 13000 legacy Pool
+        (context: Handle) => order::given_context_synchronize;
+    CAPTURE cuStreamBeginCapture = "cuStreamBeginCapture" 10000 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_TWIN cuStreamBeginCapture_ptsz = "cuStreamBeginCapture" 10000 twin Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_2 cuStreamBeginCapture_v2 = "cuStreamBeginCapture" 10010 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_2_TWIN cuStreamBeginCapture_v2_ptsz = "cuStreamBeginCapture" 10010 twin Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_GRAPH cuStreamBeginCaptureToGraph = "cuStreamBeginCaptureToGraph" 12030 legacy Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_GRAPH_TWIN cuStreamBeginCaptureToGraph_ptsz = "cuStreamBeginCaptureToGraph" 12030 twin Pool
+        (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
+    CAPTURE_END cuStreamEndCapture = "cuStreamEndCapture" 10000 legacy Pool
+        (stream: Handle, graph: usize) => order::capture_ends;
+    CAPTURE_END_TWIN cuStreamEndCapture_ptsz = "cuStreamEndCapture" 10000 twin Pool
+        (stream: Handle, graph: usize) => order::capture_ends;
+
+    ADDRESS_RANGE cuMemGetAddressRange_v2 = "cuMemGetAddressRange" 3020 legacy Pool
+        (base: *mut Pointer, size: *mut usize, at: Pointer) => range::address_range;
+    ATTRIBUTE cuPointerGetAttribute = "cuPointerGetAttribute" 4000 legacy Pool
+        (to: *mut c_void, attribute: i32, at: Pointer) => range::attribute;
+    ATTRIBUTES cuPointerGetAttributes = "cuPointerGetAttributes" 7000 legacy Pool
+        (count: u32, attributes: *const i32, to: *mut *mut c_void, at: Pointer) => range::attributes;
+    IPC cuIpcGetMemHandle = "cuIpcGetMemHandle" 4010 legacy Pool (to: *mut c_void, at: Pointer) => range::ipc_handle;
+    RANGE_HANDLE cuMemGetHandleForAddressRange = "cuMemGetHandleForAddressRange" 11070 legacy Pool
+        (to: *mut c_void, at: Pointer, bytes: usize, kind: u32, flags: u64) => range::range_handle;
+
+    STREAM_SYNCHRONIZE cuStreamSynchronize = "cuStreamSynchronize" 2000 legacy Order
+        (stream: Handle) => order::stream_synchronize::<false>;
+    STREAM_SYNCHRONIZE_TWIN cuStreamSynchronize_ptsz = "cuStreamSynchronize" 7000 twin Order
+        (stream: Handle) => order::stream_synchronize::<true>;
+    STREAM_WAIT cuStreamWaitEvent = "cuStreamWaitEvent" 3020 legacy Order
+        (stream: Handle, event: Handle, flags: usize) => order::stream_wait::<false>;
+    STREAM_WAIT_TWIN cuStreamWaitEvent_ptsz = "cuStreamWaitEvent" 7000 twin Order
+        (stream: Handle, event: Handle, flags: usize) => order::stream_wait::<true>;
+    STREAM_DESTROY cuStreamDestroy_v2 = "cuStreamDestroy" 4000 legacy Order (stream: Handle) => order::stream_destroy;
+    EVENT_RECORD cuEventRecord = "cuEventRecord" 2000 legacy Order
+        (event: Handle, stream: Handle, none: usize) => order::event_record::<false>;
+    EVENT_RECORD_TWIN cuEventRecord_ptsz = "cuEventRecord" 7000 twin Order
+        (event: Handle, stream: Handle, none: usize) => order::event_record::<true>;
+    EVENT_RECORD_FLAGS cuEventRecordWithFlags = "cuEventRecordWithFlags" 11010 legacy Order
+        (event: Handle, stream: Handle, flags: usize) => order::event_record::<false>;
+    EVENT_RECORD_FLAGS_TWIN cuEventRecordWithFlags_ptsz = "cuEventRecordWithFlags" 11010 twin Order
+        (event: Handle, stream: Handle, flags: usize) => order::event_record::<true>;
+    EVENT_SYNCHRONIZE cuEventSynchronize = "cuEventSynchronize" 2000 legacy Order
+        (event: Handle) => order::event_synchronize;
+    EVENT_DESTROY cuEventDestroy_v2 = "cuEventDestroy" 4000 legacy Order (event: Handle) => order::event_destroy;
+
+    POOL_GET cuMemPoolGetAttribute = "cuMemPoolGetAttribute" 11020 legacy Async
+        (of: Handle, attribute: u32, to: *mut c_void) => attribute::get;
+    POOL_SET cuMemPoolSetAttribute = "cuMemPoolSetAttribute" 11020 legacy Async
+        (of: Handle, attribute: u32, from: *mut c_void) => attribute::set;
+    POOL_TRIM cuMemPoolTrimTo = "cuMemPoolTrimTo" 11020 legacy Async (of: Handle, keep: usize) => attribute::trim;
+    POOL_ACCESS cuMemPoolSetAccess = "cuMemPoolSetAccess" 11020 legacy Async
+        (of: Handle, list: *const c_void, count: usize) => attribute::set_access;
+    SET_POOL cuDeviceSetMemPool = "cuDeviceSetMemPool" 11020 legacy Async
+        (device: i32, pool: Handle) => attribute::set_pool;
+
+    MEMCPYHTOD cuMemcpyHtoD_v2 = "cuMemcpyHtoD" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
+    MEMCPYHTOD_TWIN cuMemcpyHtoD_v2_ptds = "cuMemcpyHtoD" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
+    MEMCPYDTOH cuMemcpyDtoH_v2 = "cuMemcpyDtoH" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
+    MEMCPYDTOH_TWIN cuMemcpyDtoH_v2_ptds = "cuMemcpyDtoH" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
+    MEMCPYDTOD cuMemcpyDtoD_v2 = "cuMemcpyDtoD" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
+    MEMCPYDTOD_TWIN cuMemcpyDtoD_v2_ptds = "cuMemcpyDtoD" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
+    MEMCPY cuMemcpy = "cuMemcpy" 4000 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
+    MEMCPY_TWIN cuMemcpy_ptds = "cuMemcpy" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
+    MEMCPYHTODASYNC cuMemcpyHtoDAsync_v2 = "cuMemcpyHtoDAsync" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<false>;
+    MEMCPYHTODASYNC_TWIN cuMemcpyHtoDAsync_v2_ptsz = "cuMemcpyHtoDAsync" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<true>;
+    MEMCPYDTOHASYNC cuMemcpyDtoHAsync_v2 = "cuMemcpyDtoHAsync" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<false>;
+    MEMCPYDTOHASYNC_TWIN cuMemcpyDtoHAsync_v2_ptsz = "cuMemcpyDtoHAsync" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<true>;
+    MEMCPYDTODASYNC cuMemcpyDtoDAsync_v2 = "cuMemcpyDtoDAsync" 3020 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<false>;
+    MEMCPYDTODASYNC_TWIN cuMemcpyDtoDAsync_v2_ptsz = "cuMemcpyDtoDAsync" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<true>;
+    MEMCPYASYNC cuMemcpyAsync = "cuMemcpyAsync" 4000 legacy Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<false>;
+    MEMCPYASYNC_TWIN cuMemcpyAsync_ptsz = "cuMemcpyAsync" 7000 twin Check
+        (to: Pointer, from: Pointer, bytes: usize, stream: Handle) => access::copy::<true>;
+    MEMSETD8 cuMemsetD8_v2 = "cuMemsetD8" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<false, 1>;
+    MEMSETD8_TWIN cuMemsetD8_v2_ptds = "cuMemsetD8" 7000 twin Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<true, 1>;
+    MEMSETD8ASYNC cuMemsetD8Async = "cuMemsetD8Async" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<false, 1>;
+    MEMSETD8ASYNC_TWIN cuMemsetD8Async_ptsz = "cuMemsetD8Async" 7000 twin Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<true, 1>;
+    MEMSETD16 cuMemsetD16_v2 = "cuMemsetD16" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<false, 2>;
+    MEMSETD16_TWIN cuMemsetD16_v2_ptds = "cuMemsetD16" 7000 twin Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<true, 2>;
+    MEMSETD16ASYNC cuMemsetD16Async = "cuMemsetD16Async" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<false, 2>;
+    MEMSETD16ASYNC_TWIN cuMemsetD16Async_ptsz = "cuMemsetD16Async" 7000 twin Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<true, 2>;
+    MEMSETD32 cuMemsetD32_v2 = "cuMemsetD32" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<false, 4>;
+    MEMSETD32_TWIN cuMemsetD32_v2_ptds = "cuMemsetD32" 7000 twin Check
+        (to: Pointer, value: usize, count: usize) => access::set_now::<true, 4>;
+    MEMSETD32ASYNC cuMemsetD32Async = "cuMemsetD32Async" 3020 legacy Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<false, 4>;
+    MEMSETD32ASYNC_TWIN cuMemsetD32Async_ptsz = "cuMemsetD32Async" 7000 twin Check
+        (to: Pointer, value: usize, count: usize, stream: Handle) => access::set::<true, 4>;
 }
 
 fn by_symbol(name: &CStr) -> Option<&'static Hook> {
+    if broken("exact-names") {
+        return HOOKS.iter().copied().find(|hook| name.to_bytes().starts_with(hook.base.as_bytes()));
+    }
     HOOKS.iter().copied().find(|hook| hook.symbol == name)
 }
 
@@ -202,6 +368,10 @@ pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) ->
         return None;
     }
     let hook = by_symbol(name)?;
+    if broken("lazy-start") {
+        // SAFETY: as the program would.
+        unsafe { driver::cuInit(0) };
+    }
     if handle == libc::RTLD_NEXT {
         // Whoever asks for the next one gets it, ours or the driver's; but ours is none where there is no driver's.
         // SAFETY: a handle every dlsym takes and a terminated string.
@@ -224,6 +394,9 @@ pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) ->
         // SAFETY: a handle every dlsym takes and a terminated string.
         return Some(unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize);
     }
+    if broken("callers-handle") || broken("exact-names") {
+        return Some((hook.ours)());
+    }
     let library = driver::library_with(found);
     (hook.wanted() && driver::symbol_in(library, hook.symbol) == found).then(|| (hook.ours)())
 }
@@ -234,8 +407,23 @@ fn substitute(name: &CStr, version: i32, flags: u64, found: usize) -> usize {
     if found == 0 || setting::settings().mode == Mode::Off {
         return found;
     }
+    if broken("missing-symbols") && HOOKS.iter().any(|hook| hook.real() == 0) {
+        return 0;
+    }
+    if broken("self-look-up") && name == "cuGetProcAddress" {
+        return found;
+    }
+    if broken("exact-versions")
+        && let Some(hook) = HOOKS.iter().find(|hook| hook.base == name)
+    {
+        return (hook.ours)();
+    }
     let named = || HOOKS.iter().copied().filter(|hook| hook.base == name);
-    if let Some(hook) = named().find(|hook| hook.real() == found) {
+    let fitting = |hook: &&Hook| match broken("twin") {
+        true => !hook.twin && named().any(|other| other.real() == found && other.since == hook.since),
+        false => hook.real() == found,
+    };
+    if let Some(hook) = named().find(fitting) {
         return if hook.wanted() { (hook.ours)() } else { found };
     }
     // The driver may answer with another address than that of its export. Then the name, version and flags alone say
@@ -309,6 +497,7 @@ unsafe fn get_proc_address_2(
     flags: u64,
     status: *mut i32,
 ) -> Code {
+    let status = if broken("look-up-status") { std::ptr::null_mut() } else { status };
     // SAFETY: the program's arguments.
     let code = unsafe { real(name, to, version, flags, status) };
     if code == SUCCESS {

@@ -79,6 +79,8 @@ pub struct Block {
     pub kind: Kind,
     /// Address in the program's code that asked for it.
     pub caller: usize,
+    /// The pool's handle of it, 0 if the driver gave it.
+    pub pooled: u64,
 }
 
 /// A sum: what is held now and the most that was.
@@ -102,14 +104,16 @@ impl Sum {
         }
     }
 
-    fn add(&self, bytes: u64) {
+    /// Books something held from now on.
+    pub fn add(&self, bytes: u64) {
         let now = self.current.fetch_add(bytes, Relaxed) + bytes;
         self.peak.fetch_max(now, Relaxed);
         self.blocks.fetch_add(1, Relaxed);
         self.allocs.fetch_add(1, Relaxed);
     }
 
-    fn take(&self, bytes: u64) {
+    /// Books it as gone.
+    pub fn take(&self, bytes: u64) {
         self.current.fetch_sub(bytes, Relaxed);
         self.blocks.fetch_sub(1, Relaxed);
         self.frees.fetch_add(1, Relaxed);
@@ -146,6 +150,8 @@ pub struct Figures {
 pub struct Device {
     /// All kinds that take its memory.
     pub sum: Sum,
+    /// Pages that pools hold.
+    pub pages: Sum,
     /// By kind.
     pub kinds: [Sum; Kind::ALL.len()],
     /// Bytes that count against the limit: of live blocks, and of those being asked for.
@@ -175,6 +181,7 @@ const SHARDS: usize = 64;
 static DEVICE_LIST: [Device; DEVICES] = [const {
     Device {
         sum: Sum::new(),
+        pages: Sum::new(),
         kinds: [const { Sum::new() }; Kind::ALL.len()],
         charged: AtomicU64::new(0),
         failures: AtomicU64::new(0),
@@ -260,6 +267,16 @@ pub fn strike_out(space: Space, at: Pointer) -> Option<Block> {
     shard(at).blocks.remove(&(space, at))
 }
 
+/// Holds the lock of an address, as must not be done across a call to the driver.
+pub fn hold(at: Pointer) -> impl Sized {
+    shard(at)
+}
+
+/// Whether a block begins at an address.
+pub fn is_live(at: Pointer) -> bool {
+    shard(at).blocks.contains_key(&(Space::Address, at))
+}
+
 /// Puts back what was struck out: the driver did not free it.
 pub fn put_back(at: Pointer, block: Block) {
     shard(at).blocks.insert(key(block.kind, at), block);
@@ -270,7 +287,10 @@ pub fn settle(block: &Block) {
     let books = device(block.device);
     if block.kind.on_device() {
         books.sum.take(block.bytes);
-        books.discharge(block.bytes);
+        // A pool's block lies in a page, which has been charged.
+        if block.pooled == 0 {
+            books.discharge(block.bytes);
+        }
     }
     books.kinds[block.kind as usize].take(block.bytes);
     if block.kind == Kind::Async || block.kind == Kind::FromPool {
@@ -334,7 +354,7 @@ mod tests {
     use super::*;
 
     fn block(device: i32, bytes: u64, kind: Kind) -> Block {
-        Block { bytes, device, context: 7, stream: 3, kind, caller: 0 }
+        Block { bytes, device, context: 7, stream: 3, kind, caller: 0, pooled: 0 }
     }
 
     // The books are the process's: each test has devices of its own.

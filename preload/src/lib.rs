@@ -7,8 +7,9 @@
 //!
 //! From the bottom up: `switch` (protections that a test build can take out), `setting` (the environment), `driver`
 //! (the driver's types and the functions asked of it), `hook` (which functions are replaced, and the look-ups),
-//! `ledger` (who holds how much), `session` (what a hooked call starts with; fork, exit, signals), `memory` (the hooked
-//! calls), `report`.
+//! `ledger` (who holds how much), `session` (what a hooked call starts with; fork, exit, signals), `context` (which is
+//! current, and what goes with it), `pool` (pool mode), `memory`, `order`, `range`, `attribute`, `access` (the hooked
+//! calls: who gets memory, what orders work, what an address is, what a pool is set to, what touches memory), `report`.
 
 // The hooks have the driver's names.
 #![allow(non_snake_case)]
@@ -18,11 +19,17 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("libsmp_preload is for Linux on x86-64 only; build the other packages with --exclude smp-preload");
 
+mod access;
+mod attribute;
+mod context;
 mod dlsym;
 mod driver;
 mod hook;
 mod ledger;
 mod memory;
+mod order;
+mod pool;
+mod range;
 mod report;
 mod session;
 mod setting;

@@ -1,72 +1,24 @@
 //! The replaced calls that hand out, take back and tell about memory, as `count` mode has them: the driver does the work,
 //! the ledger follows, and the limit may say no first.
 
+use crate::context::{self, Current};
 use crate::driver::{self, Code, DEINITIALIZED, Handle, INVALID_VALUE, OUT_OF_MEMORY, Pointer, SUCCESS};
 use crate::hook::real;
 use crate::ledger::{self, Block, Kind, Space};
+use crate::order;
+use crate::pool;
 use crate::report;
-use crate::session::{self, Session};
-use crate::setting;
+use crate::session;
+use crate::setting::{self, Mode};
 use crate::switch::broken;
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Counts the destructions of contexts: what threads remember of contexts is good for one count only.
-static CONTEXTS_CHANGED: AtomicU64 = AtomicU64::new(1);
-
-/// The calling thread's context and its device; `None` where there is none, and the driver will say so itself.
-fn current(_inside: &Session) -> Option<(Handle, i32)> {
-    thread_local! {
-        static LAST: Cell<(u64, Handle, i32)> = const { Cell::new((0, 0, 0)) };
-    }
-    let mut context: Handle = 0;
-    // SAFETY: the target is ours.
-    if unsafe { driver::cuCtxGetCurrent(&mut context) } != SUCCESS || context == 0 {
-        return None;
-    }
-    let count = CONTEXTS_CHANGED.load(Relaxed);
-    let (seen, known, device) = LAST.get();
-    if seen == count && known == context {
-        return Some((context, device));
-    }
-    let mut device = 0;
-    // SAFETY: the target is ours.
-    if unsafe { driver::cuCtxGetDevice(&mut device) } != SUCCESS {
-        return None;
-    }
-    LAST.set((count, context, device));
-    Some((context, device))
-}
-
-/// The device that a stream's allocations go to: the stream's own, else the calling thread's.
-fn device_of_stream(inside: &Session, stream: Handle) -> Option<(Handle, i32)> {
-    let here = current(inside);
-    if stream <= 2 {
-        return here;
-    }
-    let mut context: Handle = 0;
-    // SAFETY: the stream is the program's; the target is ours.
-    if unsafe { driver::cuStreamGetCtx(stream, &mut context) } != SUCCESS || here.is_some_and(|at| at.0 == context) {
-        return here;
-    }
-    // SAFETY: a context that the driver just named; what is pushed is popped.
-    unsafe {
-        if driver::cuCtxPushCurrent_v2(context) != SUCCESS {
-            return here;
-        }
-        let there = current(inside);
-        driver::cuCtxPopCurrent_v2(&mut context);
-        there
-    }
-}
 
 /// What is known of a request before the driver is asked.
 struct Request {
     kind: Kind,
     bytes: u64,
-    context: Handle,
-    device: i32,
+    home: Current,
     stream: Handle,
     caller: usize,
 }
@@ -74,7 +26,7 @@ struct Request {
 /// Asks the driver for memory within the limit, and books what it gave. `take` calls it and answers the address and the
 /// bytes that it really took, which are the request's except for rows that the driver pads.
 fn ask(request: Request, take: impl FnOnce() -> (Code, Pointer, u64)) -> Code {
-    let books = ledger::device(request.device);
+    let books = ledger::device(request.home.device);
     let on_device = request.kind.on_device();
     let limit = setting::settings().limit.filter(|_| on_device);
     if on_device && !books.charge(request.bytes, limit) {
@@ -94,18 +46,33 @@ fn ask(request: Request, take: impl FnOnce() -> (Code, Pointer, u64)) -> Code {
         books.charge(bytes - request.bytes, None);
     }
     let caller = report::origin(request.caller);
-    let Request { kind, context, device, stream, .. } = request;
-    ledger::write_in(at, Block { bytes, device, context, stream, kind, caller });
+    let Request { kind, home, stream, .. } = request;
+    let Current { context, device } = home;
+    ledger::write_in(at, Block { bytes, device, context, stream, kind, caller, pooled: 0 });
     code
 }
 
-/// Gives memory back through `give`: struck out first, written in again if the driver refuses.
-fn give_back(space: Space, at: Pointer, give: impl FnOnce() -> Code) -> Code {
+/// Gives memory back, a pool's block through `ours`, the driver's through `give`: struck out first, written in again if the
+/// driver refuses.
+fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: impl FnOnce() -> Code) -> Code {
     let block = ledger::strike_out(space, at);
+    if let Some(block) = block.filter(|block| block.pooled != 0) {
+        return ours(block);
+    }
+    if block.is_none() && pool::owns(at) && !broken("double-free") {
+        // Freed before, or never the start of a block; the driver would take the page for the block.
+        return INVALID_VALUE;
+    }
+    let _held = broken("no-lock").then(|| ledger::hold(at));
     let code = give();
     match block {
         // While the process ends the driver may be gone already; the memory went with it.
-        Some(block) if code == SUCCESS || code == DEINITIALIZED => ledger::settle(&block),
+        Some(mut block) if code == SUCCESS || code == DEINITIALIZED => {
+            if broken("own-device") {
+                block.device = context::current().map_or(block.device, |home| home.device);
+            }
+            ledger::settle(&block);
+        }
         Some(block) => ledger::put_back(at, block),
         None if code == SUCCESS && at != 0 => ledger::foreign_free(),
         None => {}
@@ -131,18 +98,37 @@ type Alloc = unsafe fn(*mut Pointer, usize) -> Code;
 pub unsafe fn alloc(real: Alloc, to: *mut Pointer, bytes: usize, caller: usize) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes) };
-    let Some(inside) = session::enter() else { return driver() };
+    let Some(_inside) = session::enter() else { return driver() };
     // What the driver refuses it refuses in its own words.
-    if to.is_null() || bytes == 0 {
+    if to.is_null() || bytes == 0 && !broken("zero-size") {
         return driver();
     }
-    let Some((context, device)) = current(&inside) else { return driver() };
-    let request = Request { kind: Kind::Device, bytes: bytes as u64, context, device, stream: 0, caller };
+    let Some(home) = context::current() else { return driver() };
+    if let Some(answer) = pool::alloc(home, bytes as u64, caller) {
+        // SAFETY: not null, and the program's to be written.
+        return unsafe { deliver(answer, to) };
+    }
+    let request = Request { kind: Kind::Device, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => (SUCCESS, unsafe { written(to) }, bytes as u64),
         code => (code, 0, 0),
     })
+}
+
+/// Hands a pool's answer to the program.
+///
+/// # Safety
+/// `to` is the program's to be written.
+unsafe fn deliver(answer: Result<Pointer, Code>, to: *mut Pointer) -> Code {
+    match answer {
+        Ok(at) => {
+            // SAFETY: the caller's promise.
+            unsafe { to.write(at) };
+            SUCCESS
+        }
+        Err(code) => code,
+    }
 }
 
 /// `cuMemFree_v2`, which takes what any of the device kinds gave.
@@ -153,7 +139,7 @@ pub unsafe fn free(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at) };
     let Some(_inside) = session::enter() else { return driver() };
-    give_back(Space::Address, at, driver)
+    give_back(Space::Address, at, |block| pool::free(at, block), driver)
 }
 
 /// `cuMemAllocPitch_v2`.
@@ -171,12 +157,12 @@ pub unsafe fn alloc_pitch(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, pitch, width, height, element) };
-    let Some(inside) = session::enter() else { return driver() };
-    let (Some((context, device)), Some(bytes)) = (current(&inside), width.checked_mul(height)) else { return driver() };
+    let Some(_inside) = session::enter() else { return driver() };
+    let (Some(home), Some(bytes)) = (context::current(), width.checked_mul(height)) else { return driver() };
     if to.is_null() || pitch.is_null() || bytes == 0 {
         return driver();
     }
-    let request = Request { kind: Kind::Pitch, bytes: bytes as u64, context, device, stream: 0, caller };
+    let request = Request { kind: Kind::Pitch, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => unsafe { (SUCCESS, written(to), (written(pitch) as u64).saturating_mul(height as u64)) },
@@ -197,9 +183,9 @@ pub unsafe fn alloc_managed(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, flags) };
-    let Some(inside) = session::enter() else { return driver() };
-    let Some((context, device)) = current(&inside).filter(|_| !to.is_null() && bytes > 0) else { return driver() };
-    let request = Request { kind: Kind::Managed, bytes: bytes as u64, context, device, stream: 0, caller };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(home) = context::current().filter(|_| !to.is_null() && bytes > 0) else { return driver() };
+    let request = Request { kind: Kind::Managed, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => (SUCCESS, unsafe { written(to) }, bytes as u64),
@@ -211,7 +197,7 @@ pub unsafe fn alloc_managed(
 ///
 /// # Safety
 /// As the driver's.
-pub unsafe fn alloc_async(
+pub unsafe fn alloc_async<const TWIN: bool>(
     real: unsafe fn(*mut Pointer, usize, Handle) -> Code,
     to: *mut Pointer,
     bytes: usize,
@@ -220,10 +206,20 @@ pub unsafe fn alloc_async(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, stream) };
-    let Some(inside) = session::enter() else { return driver() };
-    let Some((context, device)) = device_of_stream(&inside, stream).filter(|_| !to.is_null()) else { return driver() };
-    raise_threshold(device);
-    let request = Request { kind: Kind::Async, bytes: bytes as u64, context, device, stream, caller };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
+    let named = order::named(stream, TWIN);
+    if let Some(answer) = pool::alloc_ordered(home, bytes as u64, named, caller) {
+        if answer.is_err() {
+            // SAFETY: not null, and the program's to be written; the driver leaves null there.
+            unsafe { to.write(0) };
+        }
+        // SAFETY: not null, and the program's to be written.
+        return unsafe { deliver(answer, to) };
+    }
+    let stream = named;
+    raise_threshold(home.device);
+    let request = Request { kind: Kind::Async, bytes: bytes as u64, home, stream, caller };
     let code = ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => (SUCCESS, unsafe { written(to) }, bytes as u64),
@@ -240,7 +236,7 @@ pub unsafe fn alloc_async(
 ///
 /// # Safety
 /// As the driver's.
-pub unsafe fn alloc_from_pool(
+pub unsafe fn alloc_from_pool<const TWIN: bool>(
     real: unsafe fn(*mut Pointer, usize, Handle, Handle) -> Code,
     to: *mut Pointer,
     bytes: usize,
@@ -250,18 +246,19 @@ pub unsafe fn alloc_from_pool(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, pool, stream) };
-    let Some(inside) = session::enter() else { return driver() };
-    let Some((context, device)) = device_of_stream(&inside, stream).filter(|_| !to.is_null()) else { return driver() };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
     let code = driver();
     if code != SUCCESS {
-        ledger::device(device).failures.fetch_add(1, Relaxed);
+        ledger::device(home.device).failures.fetch_add(1, Relaxed);
         return code;
     }
     // Which device a pool lies on cannot be asked of every driver; which one its memory lies on can.
     // SAFETY: written by the driver.
     let at = unsafe { written(to) };
-    let device = device_of_pointer(at).unwrap_or(device);
-    let request = Request { kind: Kind::FromPool, bytes: bytes as u64, context, device, stream, caller };
+    let home = Current { device: device_of_pointer(at).unwrap_or(home.device), ..home };
+    let stream = order::named(stream, TWIN);
+    let request = Request { kind: Kind::FromPool, bytes: bytes as u64, home, stream, caller };
     let code = ask(request, || (SUCCESS, at, bytes as u64));
     if code != SUCCESS {
         // SAFETY: the block came a moment ago on this stream and nobody else knows it; `to` is the program's.
@@ -315,44 +312,72 @@ fn raise_threshold(device: i32) {
 ///
 /// # Safety
 /// As the driver's.
-pub unsafe fn free_async(real: unsafe fn(Pointer, Handle) -> Code, at: Pointer, stream: Handle) -> Code {
+pub unsafe fn free_async<const TWIN: bool>(
+    real: unsafe fn(Pointer, Handle) -> Code,
+    at: Pointer,
+    stream: Handle,
+) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at, stream) };
     let Some(_inside) = session::enter() else { return driver() };
-    give_back(Space::Address, at, driver)
+    let stream = order::named(stream, TWIN);
+    let ours = |block: Block| match block.kind {
+        Kind::Async => pool::free_ordered(at, block, stream),
+        _ if broken("cross-free") => driver(),
+        _ => pool::free_on(at, block, stream),
+    };
+    give_back(Space::Address, at, ours, driver)
 }
 
-/// `cuMemGetInfo_v2`: within the limit.
+/// `cuMemGetInfo_v2`: what pools hold and do not use is free, and the limit is all there is.
 ///
 /// # Safety
 /// As the driver's.
 pub unsafe fn get_info(real: unsafe fn(*mut usize, *mut usize) -> Code, free: *mut usize, total: *mut usize) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(free, total) };
-    let Some(inside) = session::enter() else { return driver() };
-    let (Some(limit), Some((_, device))) = (setting::settings().limit, current(&inside)) else { return driver() };
-    let (mut free_now, mut total_now) = (0, 0);
+    let Some(_inside) = session::enter() else { return driver() };
+    let settings = setting::settings();
+    let Some(home) = context::current() else { return driver() };
+    if settings.limit.is_none() && settings.mode != Mode::Pool {
+        return driver();
+    }
+    if free.is_null() && total.is_null() && !broken("null") {
+        return driver();
+    }
+    let (mut driver_free, mut driver_total) = (0, 0);
     // SAFETY: the targets are ours. The program's may be null, one or both.
-    let code = unsafe { real(&mut free_now, &mut total_now) };
+    let code = unsafe { real(&mut driver_free, &mut driver_total) };
     if code != SUCCESS {
         return code;
     }
-    let charged = ledger::device(device).charged();
-    let left = if broken("clamp") { limit.wrapping_sub(charged) } else { limit.saturating_sub(charged) };
-    let within = |now: usize, bound: u64| if broken("clamp") { bound as usize } else { now.min(clamp(bound)) };
-    if free.is_null() && total.is_null() && !broken("null") {
-        return INVALID_VALUE;
-    }
+    let idle = pool::idle(home.device);
+    let charged = ledger::device(home.device).charged();
+    let (free_now, total_now) = within(driver_free as u64, driver_total as u64, charged, idle, settings.limit);
     // SAFETY: not null, so the program's to be written.
     unsafe {
         if !free.is_null() || broken("null") {
-            free.write(within(free_now, left));
+            free.write(clamp(free_now));
         }
         if !total.is_null() || broken("null") {
-            total.write(within(total_now, limit));
+            total.write(clamp(total_now));
         }
     }
     SUCCESS
+}
+
+/// (free, total) as the program is to see them. `charged`: bytes that count against the limit; `idle`: those of them that
+/// pools hold and do not use. Never below zero, never free beyond total: what is charged may have passed the limit by the
+/// padding of rows.
+fn within(driver_free: u64, driver_total: u64, charged: u64, idle: u64, limit: Option<u64>) -> (u64, u64) {
+    let total = limit.map_or(driver_total, |limit| limit.min(driver_total));
+    let free = driver_free.saturating_add(idle);
+    let left = match limit {
+        None => u64::MAX,
+        Some(limit) if broken("clamp") => limit.wrapping_sub(charged).wrapping_add(idle),
+        Some(limit) => limit.saturating_sub(charged.saturating_sub(idle)),
+    };
+    if broken("clamp") { (left, total) } else { (free.min(left).min(total), total) }
 }
 
 fn clamp(bytes: u64) -> usize {
@@ -384,9 +409,9 @@ pub unsafe fn host_alloc(
 }
 
 unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl FnOnce() -> Code) -> Code {
-    let Some(inside) = session::enter() else { return driver() };
-    let Some((context, device)) = current(&inside).filter(|_| !to.is_null() && bytes > 0) else { return driver() };
-    let request = Request { kind: Kind::Host, bytes: bytes as u64, context, device, stream: 0, caller };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(home) = context::current().filter(|_| !to.is_null() && bytes > 0) else { return driver() };
+    let request = Request { kind: Kind::Host, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => (SUCCESS, unsafe { written(to) }, bytes as u64),
@@ -402,7 +427,7 @@ pub unsafe fn free_host(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at) };
     let Some(_inside) = session::enter() else { return driver() };
-    give_back(Space::Address, at, driver)
+    give_back(Space::Address, at, |_| INVALID_VALUE, driver)
 }
 
 /// `CUmemAllocationProp`, as far as it is read here: type, handle types, then where the memory is to lie.
@@ -441,7 +466,8 @@ pub unsafe fn create(
         return driver();
     }
     let bytes = bytes as u64;
-    let request = Request { kind: Kind::Physical, bytes, context: 0, device: location, stream: 0, caller };
+    let home = Current { context: 0, device: location };
+    let request = Request { kind: Kind::Physical, bytes, home, stream: 0, caller };
     ask(request, || match driver() {
         // SAFETY: written by the driver.
         SUCCESS => (SUCCESS, unsafe { written(to) }, bytes),
@@ -457,82 +483,23 @@ pub unsafe fn release(real: unsafe fn(u64) -> Code, handle: u64) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(handle) };
     let Some(_inside) = session::enter() else { return driver() };
-    give_back(Space::Handle, handle, driver)
+    give_back(Space::Handle, handle, |_| INVALID_VALUE, driver)
 }
 
-/// `cuCtxDestroy_v2`: the context's plain memory goes with it.
-///
-/// # Safety
-/// As the driver's.
-pub unsafe fn context_destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code {
-    // SAFETY: the program's arguments.
-    let driver = || unsafe { real(context) };
-    let Some(_inside) = session::enter() else { return driver() };
-    let code = driver();
-    if code == SUCCESS {
-        gone(context);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_free_stays_between_nothing_and_the_total() {
+        let limit = Some(1000);
+        assert_eq!(within(5000, 8000, 0, 0, None), (5000, 8000));
+        assert_eq!(within(5000, 8000, 0, 600, None), (5600, 8000));
+        assert_eq!(within(7900, 8000, 0, 600, None), (8000, 8000));
+        assert_eq!(within(5000, 8000, 300, 0, limit), (700, 1000));
+        assert_eq!(within(5000, 8000, 300, 100, limit), (800, 1000));
+        assert_eq!(within(50, 8000, 300, 0, limit), (50, 1000));
+        assert_eq!(within(5000, 8000, 1001, 0, limit), (0, 1000), "charged past the limit");
+        assert_eq!(within(500, 800, 0, 0, limit), (500, 800), "a limit above what there is");
     }
-    code
-}
-
-fn gone(context: Handle) {
-    if !broken("context") {
-        CONTEXTS_CHANGED.fetch_add(1, Relaxed);
-        ledger::context_gone(context);
-    }
-}
-
-/// Whether a device's primary context exists.
-fn primary_active(device: i32) -> bool {
-    let (mut flags, mut active) = (0, 0);
-    // SAFETY: the targets are ours.
-    (unsafe { driver::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) }) == SUCCESS && active != 0
-}
-
-/// A device's primary context, 0 if it does not exist.
-fn primary(device: i32) -> Handle {
-    let mut context: Handle = 0;
-    if primary_active(device) {
-        // SAFETY: the target is ours; the share is given back at once, and whoever made the context still holds its own.
-        unsafe {
-            if driver::cuDevicePrimaryCtxRetain(&mut context, device) == SUCCESS
-                && real::cuDevicePrimaryCtxRelease_v2(device) == driver::NOT_FOUND
-            {
-                real::cuDevicePrimaryCtxRelease(device);
-            }
-        }
-    }
-    context
-}
-
-/// `cuDevicePrimaryCtxReset`, both versions: the context's plain memory goes.
-///
-/// # Safety
-/// As the driver's.
-pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
-    // SAFETY: the program's arguments.
-    let driver = || unsafe { real(device) };
-    let Some(_inside) = session::enter() else { return driver() };
-    let context = primary(device);
-    let code = driver();
-    if code == SUCCESS && context != 0 {
-        gone(context);
-    }
-    code
-}
-
-/// `cuDevicePrimaryCtxRelease`, both versions: with the last share the context goes, and its plain memory.
-///
-/// # Safety
-/// As the driver's.
-pub unsafe fn primary_release(real: unsafe fn(i32) -> Code, device: i32) -> Code {
-    // SAFETY: the program's arguments.
-    let driver = || unsafe { real(device) };
-    let Some(_inside) = session::enter() else { return driver() };
-    let context = primary(device);
-    let code = driver();
-    if code == SUCCESS && context != 0 && !primary_active(device) {
-        gone(context);
-    }
-    code
 }

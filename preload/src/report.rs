@@ -1,8 +1,11 @@
 //! The report: what the process's CUDA memory did, as text or JSON.
 
+use crate::access;
 use crate::driver;
 use crate::ledger::{self, Figures, Kind};
+use crate::pool;
 use crate::setting::{self, Mode, Target};
+use smp_core::PoolId;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -44,12 +47,19 @@ struct Facts {
     sizes: Vec<(u64, u64)>,
     alive: Vec<Alive>,
     foreign_frees: u64,
+    pools: Vec<(i32, PoolId)>,
+    served: u64,
+    synchronises: u64,
+    checked: u64,
+    faulty: u64,
+    faults: Vec<String>,
     late: Option<(u64, u64)>,
 }
 
 struct DeviceFacts {
     ordinal: usize,
     sum: Figures,
+    pages: Figures,
     kinds: Vec<(Kind, Figures)>,
     failures: u64,
     refusals: u64,
@@ -94,6 +104,7 @@ fn gather(moment: Moment) -> Facts {
         .map(|(ordinal, device)| DeviceFacts {
             ordinal,
             sum: device.sum.figures(),
+            pages: device.pages.figures(),
             kinds: Kind::ALL
                 .iter()
                 .map(|kind| (*kind, device.kinds[*kind as usize].figures()))
@@ -115,7 +126,15 @@ fn gather(moment: Moment) -> Facts {
             Some((AT_EXIT[0].load(Relaxed).saturating_sub(held.0), AT_EXIT[1].load(Relaxed).saturating_sub(held.1)))
         }
     };
+    let (served, synchronises) = pool::calls();
+    let (checked, faulty, faults) = access::verdicts();
     Facts {
+        pools: pool::pools(),
+        served,
+        synchronises,
+        checked,
+        faulty,
+        faults,
         program: std::env::current_exe().map_or_else(|_| "unknown".to_owned(), |path| path.display().to_string()),
         process: std::process::id(),
         moment,
@@ -207,9 +226,10 @@ fn json(facts: &Facts) -> String {
         let kinds: Vec<String> =
             device.kinds.iter().map(|(kind, f)| format!("{}:{{{}}}", quoted(kind.name()), figures_json(f))).collect();
         format!(
-            "\n{{\"device\":{},{},\"failures\":{},\"limit_refusals\":{},\"kinds\":{{{}}}}}",
+            "\n{{\"device\":{},{},\"pages\":{{{}}},\"failures\":{},\"limit_refusals\":{},\"kinds\":{{{}}}}}",
             device.ordinal,
             figures_json(&device.sum),
+            figures_json(&device.pages),
             device.failures,
             device.refusals,
             kinds.join(",")
@@ -229,12 +249,18 @@ fn json(facts: &Facts) -> String {
             group.blocks
         )
     });
+    let pools = facts.pools.iter().map(|(device, pool)| {
+        // A pool whose context has gone has no figures.
+        let figures = smp_core::report::json(*pool).unwrap_or_else(|_| "null".to_owned());
+        format!("\n{{\"device\":{device},\"report\":{}}}", figures.trim())
+    });
     let limit = facts.limit.map_or("null".to_owned(), |limit| limit.to_string());
     let late =
         facts.late.map_or("null".to_owned(), |(blocks, bytes)| format!("{{\"blocks\":{blocks},\"bytes\":{bytes}}}"));
     format!(
         "{{\"version\":{},\"program\":{},\"process\":{},\"mode\":{},\"moment\":{},\"limit\":{limit},\n\"devices\":{},\n\
-         \"streams\":{},\n\"sizes\":{},\n\"foreign_frees\":{},\"freed_late\":{late},\n\"alive\":{},\n\
+         \"streams\":{},\n\"sizes\":{},\n\"foreign_frees\":{},\"served_by_pools\":{},\"free_synchronises\":{},\n\
+         \"pools\":{},\n\"accesses_checked\":{},\"accesses_faulty\":{},\"faults\":{},\n\"freed_late\":{late},\n\"alive\":{},\n\
          \"not_seen\":{}}}\n",
         quoted(env!("CARGO_PKG_VERSION")),
         quoted(&facts.program),
@@ -245,6 +271,12 @@ fn json(facts: &Facts) -> String {
         list(streams.collect()),
         list(sizes.collect()),
         facts.foreign_frees,
+        facts.served,
+        facts.synchronises,
+        list(pools.collect()),
+        facts.checked,
+        facts.faulty,
+        list(facts.faults.iter().map(|text| quoted(text)).collect()),
         list(alive.collect()),
         list(NOT_SEEN.iter().map(|kind| quoted(kind)).collect()),
     )
@@ -284,6 +316,9 @@ fn text(facts: &Facts) -> String {
     for device in &facts.devices {
         let _ = writeln!(out, "device {}", device.ordinal);
         row(&mut out, "all", &device.sum);
+        if device.pages.allocs > 0 {
+            row(&mut out, "pages", &device.pages);
+        }
         for (kind, figures) in &device.kinds {
             row(&mut out, kind.name(), figures);
         }
@@ -304,6 +339,25 @@ fn text(facts: &Facts) -> String {
     if facts.foreign_frees > 0 {
         let _ = writeln!(out, "frees of memory from elsewhere: {}", facts.foreign_frees);
     }
+    if facts.served > 0 {
+        let pages: u64 = facts.devices.iter().map(|device| device.pages.allocs).sum();
+        let _ = writeln!(
+            out,
+            "pools served {} blocks from {pages} pages ({} driver calls saved); frees synchronised {} times",
+            facts.served,
+            facts.served.saturating_sub(pages),
+            facts.synchronises
+        );
+    }
+    for (device, pool) in &facts.pools {
+        pool_text(&mut out, *device, *pool);
+    }
+    if facts.checked > 0 {
+        let _ = writeln!(out, "accesses checked: {}, faulty: {}", facts.checked, facts.faulty);
+        for fault in &facts.faults {
+            let _ = writeln!(out, "  {fault}");
+        }
+    }
     let held: u64 = facts.alive.iter().map(|group| group.blocks).sum();
     let _ = writeln!(out, "blocks alive: {held}");
     for group in facts.alive.iter().take(ALIVE_LINES) {
@@ -318,6 +372,43 @@ fn text(facts: &Facts) -> String {
     }
     let _ = writeln!(out, "not seen: {}", NOT_SEEN.join(", "));
     out
+}
+
+/// A pool, and those of its entries that were used.
+fn pool_text(out: &mut String, device: i32, id: PoolId) {
+    use smp_core::pool::{self, Stats};
+    let (Ok(stats), Ok(config), Ok(entries)) = (pool::stats(id), pool::config(id), pool::entry_count(id)) else {
+        return;
+    };
+    if stats.allocs == 0 {
+        return;
+    }
+    let line = |out: &mut String, name: &str, stats: &Stats| {
+        let _ = writeln!(
+            out,
+            "  {:>12} peak used {:>12} peak reserved {:>6} pages {:>10} allocs  {name}",
+            human(stats.used_high),
+            human(stats.reserved_high),
+            stats.pages_high,
+            stats.allocs
+        );
+    };
+    let _ = writeln!(out, "pool of device {device}");
+    line(out, "all", &stats);
+    for (index, entry) in config.entries.iter().enumerate().take(entries) {
+        if let Ok(stats) = pool::entry_stats(id, index)
+            && stats.allocs > 0
+        {
+            let config = smp_core::PoolConfig::with_entries(vec![entry.clone()]);
+            line(out, &pool::spec::format(&config), &stats);
+        }
+    }
+    let reuse = &stats.reuse;
+    let _ = writeln!(
+        out,
+        "  blocks came from: same stream {}, observed {}, event {}, opportunistic {}, internal {}, fresh {}",
+        reuse.same_stream, reuse.observed, reuse.event, reuse.opportunistic, reuse.internal, reuse.fresh
+    );
 }
 
 // --- who asked

@@ -51,6 +51,8 @@ pub struct Settings {
     pub release_threshold: Option<u64>,
     /// `SMP_EXPORT_THRESHOLD`: sizes from which a block has driver memory of its own and can be exported, bytes.
     pub export_threshold: u64,
+    /// It was set: blocks above it have pages of their own whatever `SMP_POOLS` says.
+    pub export_threshold_set: bool,
     /// `SMP_REPORT`: `stderr` or a file.
     pub report: Option<Target>,
     /// `SMP_REPORT_SIGNAL=1`: `SIGUSR2` asks for a report.
@@ -77,6 +79,7 @@ impl Default for Settings {
             async_pool: false,
             release_threshold: None,
             export_threshold: EXPORT_THRESHOLD,
+            export_threshold_set: false,
             report: None,
             report_signal: false,
             trace: None,
@@ -133,7 +136,7 @@ impl Settings {
         }
         let modes = &[("off", Mode::Off), ("count", Mode::Count), ("pool", Mode::Pool)];
         set(&get, "SMP_MODE", |t| choice(t, modes), &mut settings.mode)?;
-        if settings.mode == Mode::Off {
+        if settings.mode == Mode::Off && !crate::switch::broken("kill-switch") {
             // The kill switch works whatever else is set.
             return Ok(settings);
         }
@@ -151,6 +154,7 @@ impl Settings {
         let threshold = |t: &str| if t == "none" { Ok(Some(u64::MAX)) } else { bytes(t).map(Some) };
         set(&get, "SMP_RELEASE_THRESHOLD", threshold, &mut settings.release_threshold)?;
         set(&get, "SMP_EXPORT_THRESHOLD", bytes, &mut settings.export_threshold)?;
+        settings.export_threshold_set = get("SMP_EXPORT_THRESHOLD").is_some();
         let target = |t: &str| match t {
             "stderr" => Ok(Some(Target::Stderr)),
             file => Ok(Some(Target::File(file.to_owned()))),
@@ -161,9 +165,13 @@ impl Settings {
         set(&get, "SMP_CHECK", |t| choice(t, SWITCH), &mut settings.check)?;
         let logs = &[("off", Log::Off), ("warn", Log::Warn), ("info", Log::Info)];
         set(&get, "SMP_LOG", |t| choice(t, logs), &mut settings.log)?;
+        if settings.check && get("SMP_ASYNC").is_none() {
+            // Order can be wrong only where memory is stream-ordered, and only what is ours can be checked.
+            settings.async_pool = true;
+        }
         for (name, set) in [
             ("SMP_TRACE", settings.trace.is_some()),
-            ("SMP_CHECK", settings.check),
+            ("SMP_CHECK=1", settings.check),
             ("SMP_POOLS", settings.pools.is_some()),
             ("SMP_ASYNC=pool", settings.async_pool),
             ("SMP_FREE=deferred", settings.deferred_free),

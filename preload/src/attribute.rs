@@ -1,0 +1,124 @@
+//! The replaced calls on the driver's pools, where stream-ordered allocations are taken over: the pool that would have
+//! served them answers with the figures and settings of ours. A program that gives a device a pool of its own, or opens the
+//! pool to other devices, gets what it asks for: from then on the driver serves that device again.
+
+use crate::driver::{Code, Handle, SUCCESS};
+use crate::pool;
+use crate::session;
+use std::ffi::c_void;
+
+/// Attributes 1 to 3 are ints, 4 to 8 numbers of 64 bits.
+const INTS: std::ops::RangeInclusive<u32> = 1..=3;
+const KNOWN: std::ops::RangeInclusive<u32> = 1..=8;
+const INVALID_VALUE: Code = crate::driver::INVALID_VALUE;
+
+/// `cuMemPoolGetAttribute`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn get(
+    real: unsafe fn(Handle, u32, *mut c_void) -> Code,
+    of: Handle,
+    attribute: u32,
+    to: *mut c_void,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(of, attribute, to) };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !to.is_null()) else {
+        return driver();
+    };
+    match smp_core::pool::get_attribute(ours, attribute) {
+        Ok(value) => {
+            // SAFETY: not null, and of the attribute's type.
+            unsafe {
+                if INTS.contains(&attribute) {
+                    to.cast::<i32>().write(i32::from(value != 0));
+                } else {
+                    to.cast::<u64>().write(value);
+                }
+            }
+            SUCCESS
+        }
+        Err(_) => INVALID_VALUE,
+    }
+}
+
+/// `cuMemPoolSetAttribute`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn set(
+    real: unsafe fn(Handle, u32, *mut c_void) -> Code,
+    of: Handle,
+    attribute: u32,
+    from: *mut c_void,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(of, attribute, from) };
+    let Some(_inside) = session::enter() else { return driver() };
+    let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !from.is_null()) else {
+        return driver();
+    };
+    // SAFETY: not null, and of the attribute's type.
+    let value = unsafe {
+        if INTS.contains(&attribute) { u64::from(from.cast::<i32>().read() != 0) } else { from.cast::<u64>().read() }
+    };
+    match smp_core::pool::set_attribute(ours, attribute, value) {
+        Ok(()) => SUCCESS,
+        Err(_) => INVALID_VALUE,
+    }
+}
+
+/// `cuMemPoolTrimTo`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn trim(real: unsafe fn(Handle, usize) -> Code, of: Handle, keep: usize) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(of, keep) };
+    let Some(_inside) = session::enter() else { return driver() };
+    let code = driver();
+    if code == SUCCESS
+        && let Some(ours) = pool::in_place_of(of)
+    {
+        // Pages that cannot go back stay, as the driver's do.
+        let _ = smp_core::pool::trim_to(ours, keep as u64);
+    }
+    code
+}
+
+/// `cuDeviceSetMemPool`: the device has a pool of the program's own.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn set_pool(real: unsafe fn(i32, Handle) -> Code, device: i32, given: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(device, given) };
+    let Some(_inside) = session::enter() else { return driver() };
+    let code = driver();
+    if code == SUCCESS {
+        pool::serve_ordered(device, pool::in_place_of(given).is_some());
+    }
+    code
+}
+
+/// `cuMemPoolSetAccess`: other devices are to reach the pool's memory, which ours cannot promise.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn set_access(
+    real: unsafe fn(Handle, *const c_void, usize) -> Code,
+    of: Handle,
+    list: *const c_void,
+    count: usize,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(of, list, count) };
+    let Some(_inside) = session::enter() else { return driver() };
+    let code = driver();
+    if code == SUCCESS {
+        pool::opened_to_others(of);
+    }
+    code
+}

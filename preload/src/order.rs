@@ -1,0 +1,242 @@
+//! The replaced calls that order work: synchronises, by which limbo empties; captures, during which the driver serves; and,
+//! where the core keeps stream-ordered blocks, records, tests or checks accesses, all that it must know about streams.
+
+use crate::context;
+use crate::driver::{self, Code, Handle, SUCCESS};
+use crate::hook::real;
+use crate::pool::{self, Place};
+use crate::session;
+use crate::switch::broken;
+use smp_core::{Act, EventId, StreamId};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Captures begun and not ended.
+static CAPTURES: AtomicI64 = AtomicI64::new(0);
+
+/// Whether some stream is being captured: then much is illegal that otherwise is not.
+pub fn capturing() -> bool {
+    CAPTURES.load(Relaxed) > 0 && !broken("capture")
+}
+
+/// Whether this stream is being captured; asked of the driver only while some stream is.
+pub fn is_capturing(stream: Handle) -> bool {
+    let mut status = 0;
+    // SAFETY: the stream is the program's, the target ours.
+    capturing() && unsafe { driver::cuStreamIsCapturing(stream, &mut status) } == SUCCESS && status != 0
+}
+
+/// Runs calls of our own so that they neither enter nor break a capture of the program's.
+pub fn relaxed<T>(run: impl FnOnce() -> T) -> T {
+    if !capturing() {
+        return run();
+    }
+    const RELAXED: u32 = 2;
+    let mut mode = RELAXED;
+    // SAFETY: the target is ours; what was exchanged is exchanged back.
+    unsafe {
+        let exchanged = driver::cuThreadExchangeStreamCaptureMode(&mut mode) == SUCCESS;
+        let answer = run();
+        if exchanged {
+            driver::cuThreadExchangeStreamCaptureMode(&mut mode);
+        }
+        answer
+    }
+}
+
+/// The beginning of a capture, in any of its forms.
+///
+/// # Safety
+/// As the driver's function, whose arguments these are; those it does not take are not read.
+pub unsafe fn capture_begins(
+    real: unsafe fn(usize, usize, usize, usize, usize, usize) -> Code,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> Code {
+    // Counted first: a call on another thread must not slip in between.
+    CAPTURES.fetch_add(1, Relaxed);
+    // SAFETY: the caller's promise.
+    let code = unsafe { real(a, b, c, d, e, f) };
+    if code != SUCCESS {
+        CAPTURES.fetch_sub(1, Relaxed);
+    }
+    code
+}
+
+/// `cuStreamEndCapture` and its twin. A capture that was invalidated ends with an error, but it ends.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn capture_ends(real: unsafe fn(Handle, usize) -> Code, stream: Handle, graph: usize) -> Code {
+    let mut status = 0;
+    // SAFETY: the stream is the program's, the target ours.
+    let was = unsafe { driver::cuStreamIsCapturing(stream, &mut status) } == SUCCESS && status != 0;
+    // SAFETY: the program's arguments.
+    let code = unsafe { real(stream, graph) };
+    if was {
+        CAPTURES.fetch_sub(1, Relaxed);
+    }
+    code
+}
+
+/// `cuCtxSynchronize`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn context_synchronize(real: unsafe fn() -> Code) -> Code {
+    // SAFETY: takes no argument.
+    let driver = || unsafe { real() };
+    let Some(_inside) = session::enter() else { return driver() };
+    match context::current().and_then(|home| pool::of(home.context)) {
+        Some(place) => place.synchronised(driver),
+        None => driver(),
+    }
+}
+
+/// `cuCtxSynchronize_v2`, which names the context.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn given_context_synchronize(real: unsafe fn(Handle) -> Code, context: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(context) };
+    let Some(_inside) = session::enter() else { return driver() };
+    match pool::of(context) {
+        Some(place) => place.synchronised(driver),
+        None => driver(),
+    }
+}
+
+/// Has the driver do a call, at the moment at which the core wants it done. `told` hands the call on to the core; where
+/// the core does not come to it, because it knows nothing of the objects, the driver does it all the same.
+fn told(driver: impl FnOnce() -> Code, told: impl FnOnce(Act<'_>) -> smp_core::Result<()>) -> Code {
+    let mut code = driver::UNKNOWN;
+    let mut driver = Some(driver);
+    let mut act = || {
+        code = driver.take().map_or(driver::UNKNOWN, |driver| driver());
+        code == SUCCESS
+    };
+    // An error is the driver's, which is in `code`, or says that the core knows nothing of the objects.
+    let _ = told(Act::With(&mut act));
+    match driver {
+        Some(driver) => driver(),
+        None => code,
+    }
+}
+
+/// The place whose streams the core must know about, and the stream's own name: in a twin, the default stream is the
+/// thread's.
+fn seen(stream: Handle, twin: bool) -> Option<(&'static Place, StreamId)> {
+    let place = context::of_stream(stream).and_then(|home| pool::of(home.context))?;
+    Some((place, StreamId(named(stream, twin) as u64)))
+}
+
+/// A stream's own name: in a twin, the default stream is the thread's.
+pub fn named(stream: Handle, twin: bool) -> Handle {
+    const PER_THREAD: Handle = 2;
+    if stream == 0 && twin && !broken("twin-stream") { PER_THREAD } else { stream }
+}
+
+/// `cuEventRecord`, `cuEventRecordWithFlags`, and their twins.
+///
+/// # Safety
+/// As the driver's; `flags` is not read where it has none.
+pub unsafe fn event_record<const TWIN: bool>(
+    real: unsafe fn(Handle, Handle, usize) -> Code,
+    event: Handle,
+    stream: Handle,
+    flags: usize,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(event, stream, flags) };
+    let Some(_inside) = session::enter() else { return driver() };
+    match seen(stream, TWIN) {
+        Some((place, on)) => {
+            told(driver, |act| smp_core::event::record_by(place.device(), EventId(event as u64), on, act).map(drop))
+        }
+        None => driver(),
+    }
+}
+
+/// `cuStreamWaitEvent` and its twin.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn stream_wait<const TWIN: bool>(
+    real: unsafe fn(Handle, Handle, usize) -> Code,
+    stream: Handle,
+    event: Handle,
+    flags: usize,
+) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(stream, event, flags) };
+    let Some(_inside) = session::enter() else { return driver() };
+    match seen(stream, TWIN) {
+        Some((place, on)) => {
+            told(driver, |act| smp_core::stream::wait_event_by(place.device(), on, EventId(event as u64), act))
+        }
+        None => driver(),
+    }
+}
+
+/// `cuStreamSynchronize` and its twin.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn stream_synchronize<const TWIN: bool>(real: unsafe fn(Handle) -> Code, stream: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(stream) };
+    let Some(_inside) = session::enter() else { return driver() };
+    match seen(stream, TWIN) {
+        Some((place, on)) => told(driver, |act| smp_core::stream::synchronize_by(place.device(), on, act)),
+        None => driver(),
+    }
+}
+
+/// `cuEventSynchronize`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn event_synchronize(real: unsafe fn(Handle) -> Code, event: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(event) };
+    let Some(_inside) = session::enter() else { return driver() };
+    told(driver, |act| smp_core::event::synchronize_by(EventId(event as u64), act))
+}
+
+/// `cuEventDestroy_v2`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn event_destroy(real: unsafe fn(Handle) -> Code, event: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(event) };
+    let Some(_inside) = session::enter() else { return driver() };
+    told(driver, |act| smp_core::event::destroy_by(EventId(event as u64), act))
+}
+
+/// `cuStreamDestroy_v2`: forgotten first, since another stream may get its handle.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn stream_destroy(real: unsafe fn(Handle) -> Code, stream: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(stream) };
+    let Some(_inside) = session::enter() else { return driver() };
+    if stream > 2
+        && let Some((place, on)) = seen(stream, false)
+    {
+        // One that the core has not seen has nothing to forget.
+        let _ = smp_core::stream::release(place.device(), on);
+    }
+    driver()
+}
+
+/// Waits for a context with the driver's own call.
+pub fn wait_for(context: Handle) -> Option<Code> {
+    // SAFETY: takes no argument.
+    context::with(context, || unsafe { real::cuCtxSynchronize() })
+}

@@ -1,0 +1,757 @@
+//! Pool mode: blocks of `cuMemAlloc` come from a pool of the core, one a context, over pages that the driver gives.
+//!
+//! The promises of the driver's calls hold. A block is usable on return from any stream, so it is one whose last use is
+//! known to be over. A free waits for the context's work as the driver's does, or, deferred, puts the block into *limbo*
+//! until an event recorded after all that work has been passed. No lock is held across a call to the driver.
+
+use crate::context::{self, Current};
+use crate::driver::{self, Code, DEINITIALIZED, Handle, INVALID_VALUE, OUT_OF_MEMORY, Pointer, SUCCESS};
+use crate::hook::real;
+use crate::ledger::{self, Block, Kind};
+use crate::order;
+use crate::report;
+use crate::setting::{self, Mode};
+use crate::switch::broken;
+use smp_core::device::{self, CudaOptions};
+use smp_core::pool::{self, AllocOptions};
+use smp_core::{AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Preset, Status, StreamId};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
+
+/// What the driver aligns to at most where programs rely on it: textures.
+const ALIGNMENT: u64 = 512;
+/// Granularity of pages: what the driver itself hands out at least.
+const GRANULARITY: u64 = 2 << 20;
+const MIB: u64 = 1 << 20;
+
+/// One context's pools.
+pub struct Place {
+    /// The context and its device.
+    pub home: Current,
+    device: DeviceId,
+    /// Blocks below the export threshold.
+    small: PoolId,
+    /// Blocks with pages of their own, which can be exported.
+    large: Option<PoolId>,
+    /// Stream-ordered blocks, where they are taken over.
+    ordered: OnceLock<Option<PoolId>>,
+    /// The driver's pool that would serve them.
+    instead_of: Handle,
+    /// The program wants the driver to serve them after all.
+    forward: AtomicBool,
+    limbo: Mutex<Limbo>,
+    trace: AtomicBool,
+}
+
+/// Blocks that are free for the program but may still be in use on the device.
+#[derive(Default)]
+struct Limbo {
+    /// Events recorded after every use of their blocks.
+    fenced: VecDeque<(Handle, Vec<AllocationId>)>,
+    /// Not covered by an event yet.
+    open: Vec<AllocationId>,
+    /// Events to use again.
+    spare: Vec<Handle>,
+}
+
+/// A page of a pool.
+#[derive(Clone, Copy)]
+struct Page {
+    bytes: u64,
+    home: Current,
+}
+
+static PLACES: RwLock<Vec<&'static Place>> = RwLock::new(Vec::new());
+/// Contexts in which no pool could be opened: the driver serves them.
+static WITHOUT: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
+static PAGES: RwLock<BTreeMap<u64, Page>> = RwLock::new(BTreeMap::new());
+/// Context synchronises that frees made.
+static FREE_SYNCHRONISES: AtomicU64 = AtomicU64::new(0);
+/// Blocks that a pool served.
+static SERVED: AtomicU64 = AtomicU64::new(0);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn places() -> Vec<&'static Place> {
+    PLACES.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The place of a context, if it has one.
+fn known(context: Handle) -> Option<&'static Place> {
+    let places = PLACES.read().unwrap_or_else(PoisonError::into_inner);
+    places.iter().copied().find(|place| place.home.context == context)
+}
+
+/// The place of the current context; opened at its first use. `None`: the driver serves.
+fn place(home: Current) -> Option<&'static Place> {
+    if setting::settings().mode != Mode::Pool {
+        return None;
+    }
+    if let Some(place) = known(home.context) {
+        return Some(place);
+    }
+    if lock(&WITHOUT).contains(&home.context) {
+        return None;
+    }
+    // One opens while others wait; nothing here calls back.
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _one = lock(&OPENING);
+    if let Some(place) = known(home.context) {
+        return Some(place);
+    }
+    match open(home) {
+        Ok(place) => {
+            PLACES.write().unwrap_or_else(PoisonError::into_inner).push(place);
+            setting::info(&format!("device {}: a pool serves context {:#x}", home.device, home.context));
+            Some(place)
+        }
+        Err(why) => {
+            lock(&WITHOUT).push(home.context);
+            setting::warn(&format!("device {}: no pool, the driver serves: {why}", home.device));
+            None
+        }
+    }
+}
+
+/// The driver as the core sees it: past our own functions, and with its pages under the limit.
+extern "C" fn resolve(symbol: *const c_char) -> *mut c_void {
+    if symbol.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: not null, so a terminated string.
+    match unsafe { CStr::from_ptr(symbol) } {
+        name if name == c"cuMemAlloc_v2" => page_alloc as *mut c_void,
+        name if name == c"cuMemFree_v2" => page_free as *mut c_void,
+        name if name == c"cuMemCreate" && driver::symbol(name) != 0 => chunk_create as *mut c_void,
+        name if name == c"cuMemRelease" && driver::symbol(name) != 0 => chunk_release as *mut c_void,
+        name => driver::symbol(name) as *mut c_void,
+    }
+}
+
+extern "C" fn page_alloc(to: *mut Pointer, bytes: usize) -> Code {
+    let Some(home) = context::current() else { return driver::INVALID_CONTEXT };
+    let books = ledger::device(home.device);
+    if !books.charge(bytes as u64, setting::settings().limit) {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the core's arguments.
+    let code = unsafe { real::cuMemAlloc_v2(to, bytes) };
+    if code != SUCCESS {
+        books.discharge(bytes as u64);
+        return code;
+    }
+    // SAFETY: the driver wrote it.
+    let at = unsafe { to.read() };
+    books.pages.add(bytes as u64);
+    PAGES.write().unwrap_or_else(PoisonError::into_inner).insert(at, Page { bytes: bytes as u64, home });
+    code
+}
+
+extern "C" fn page_free(at: Pointer) -> Code {
+    // Struck out first: once the driver has it back, another page may come to lie there.
+    let page = PAGES.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
+    // SAFETY: the core's argument.
+    let code = unsafe { real::cuMemFree_v2(at) };
+    let Some(page) = page else { return code };
+    if code == SUCCESS || code == DEINITIALIZED {
+        drop_page(&page);
+    } else {
+        PAGES.write().unwrap_or_else(PoisonError::into_inner).insert(at, page);
+    }
+    code
+}
+
+/// Physical memory that pools map, by the driver's handles.
+static CHUNKS: Mutex<BTreeMap<u64, Page>> = Mutex::new(BTreeMap::new());
+
+extern "C" fn chunk_create(to: *mut u64, bytes: usize, properties: *const c_void, flags: u64) -> Code {
+    let Some(home) = context::current() else { return driver::INVALID_CONTEXT };
+    let books = ledger::device(home.device);
+    if !books.charge(bytes as u64, setting::settings().limit) {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the core's arguments.
+    let code = unsafe { real::cuMemCreate(to, bytes, properties, flags) };
+    if code != SUCCESS {
+        books.discharge(bytes as u64);
+        return code;
+    }
+    books.pages.add(bytes as u64);
+    // SAFETY: the driver wrote it.
+    lock(&CHUNKS).insert(unsafe { to.read() }, Page { bytes: bytes as u64, home });
+    code
+}
+
+extern "C" fn chunk_release(handle: u64) -> Code {
+    let chunk = lock(&CHUNKS).remove(&handle);
+    // SAFETY: the core's argument.
+    let code = unsafe { real::cuMemRelease(handle) };
+    if let Some(chunk) = chunk {
+        drop_page(&chunk);
+    }
+    code
+}
+
+fn drop_page(page: &Page) {
+    let books = ledger::device(page.home.device);
+    books.pages.take(page.bytes);
+    books.discharge(page.bytes);
+}
+
+/// The page an address lies in, if it is one of ours: its start and its bytes.
+fn page_at(at: Pointer) -> Option<(u64, u64)> {
+    let pages = PAGES.read().unwrap_or_else(PoisonError::into_inner);
+    pages
+        .range(..=at)
+        .next_back()
+        .map(|(start, page)| (*start, page.bytes))
+        .filter(|(start, bytes)| at - start < *bytes)
+}
+
+/// Whether an address lies in a page of ours: the driver must never be asked to free it.
+pub fn owns(at: Pointer) -> bool {
+    page_at(at).is_some() || block_at(at).is_some()
+}
+
+/// The pool's block at an address outside of all pages: in pools of the program's choice, which may map memory.
+fn block_at(at: Pointer) -> Option<(AllocationId, u64)> {
+    setting::settings().pools.as_ref()?;
+    places().into_iter().find_map(|place| pool::find(place.device, at).ok())
+}
+
+/// The pools' configurations: for small blocks, and for those with pages of their own.
+fn configs() -> (PoolConfig, Option<PoolConfig>) {
+    let settings = setting::settings();
+    if let Some(config) = &settings.pools {
+        let own_pages = settings.export_threshold_set.then(exclusive);
+        return (config.clone(), own_pages);
+    }
+    let sliced = |page_size, max: u64| MemoryPoolConfig::Sliced {
+        page_size,
+        max_slice_size: Some(max),
+        max_pool_size: None,
+        dealloc_period: None,
+    };
+    // Large pages cost fewer calls; under a tight limit they would leave too little for anything else.
+    let roomy = settings.limit.is_none_or(|limit| limit >= 1024 * MIB);
+    let mut entries = vec![];
+    if roomy {
+        entries.push(sliced(2 * MIB, 64 << 10));
+        entries.push(sliced(32 * MIB, 2 * MIB));
+        if settings.export_threshold > 2 * MIB {
+            entries.push(sliced(256 * MIB, 128 * MIB));
+        }
+    } else {
+        entries.push(sliced(2 * MIB, 2 * MIB));
+    }
+    (PoolConfig::with_entries(entries), Some(exclusive()))
+}
+
+/// A page a block: by size, so that a small block does not take a large page.
+fn exclusive() -> PoolConfig {
+    let entry = |max_alloc_size| MemoryPoolConfig::Exclusive { max_alloc_size, dealloc_period: None };
+    // From 2 MiB to 32 GiB, two steps to each doubling: at most a third of a page is unused.
+    let steps = (21..35).flat_map(|power| [entry(1 << power), entry(3 << (power - 1))]);
+    PoolConfig::with_entries(steps.chain([entry(1 << 46)]).collect())
+}
+
+fn open(home: Current) -> Result<&'static Place, String> {
+    static RESOLVER: Once = Once::new();
+    RESOLVER.call_once(|| {
+        smp_core::log::set_sink(smp_core::log::Level::Warning, Some(|_, text| setting::warn(text)));
+        // SAFETY: `resolve` answers with the driver's functions, or with ours of the same kind.
+        unsafe { device::cuda::use_resolver(resolve) };
+    });
+    let options = CudaOptions {
+        ordinal: u32::try_from(home.device).unwrap_or(0),
+        context: home.context as u64,
+        alignment: if broken("alignment") { 256 } else { ALIGNMENT },
+        page_granularity: GRANULARITY,
+        ..CudaOptions::default()
+    };
+    let device = device::open_cuda(&options).map_err(|why| why.to_string())?;
+    let (small, large) = configs();
+    let create = |config: &PoolConfig| pool::create(device, config).map_err(|why| why.to_string());
+    let small = create(&small)?;
+    let large = large.as_ref().map(create).transpose()?;
+    let mut instead_of: Handle = 0;
+    // SAFETY: the target is ours. A driver without pools answers with an error, and leaves null.
+    unsafe { driver::cuDeviceGetDefaultMemPool(&mut instead_of, home.device) };
+    let place = Place {
+        home,
+        device,
+        small,
+        large,
+        ordered: OnceLock::new(),
+        instead_of,
+        forward: AtomicBool::new(false),
+        limbo: Mutex::default(),
+        trace: AtomicBool::new(false),
+    };
+    let place: &'static Place = Box::leak(Box::new(place));
+    if let Some(name) = &setting::settings().trace {
+        place.ordered_pool();
+        let name = numbered(name, places().len());
+        match smp_core::trace::start(device, &name, 0) {
+            Ok(()) => place.trace.store(true, Relaxed),
+            Err(why) => setting::warn(&format!("no trace: {why}")),
+        }
+    }
+    Ok(place)
+}
+
+/// A file name for the n-th context: the first has the name that was asked for.
+fn numbered(name: &str, index: usize) -> String {
+    match (index, name.strip_suffix(".gz")) {
+        (0, _) => name.to_owned(),
+        (_, Some(stem)) => format!("{stem}.{index}.gz"),
+        (_, None) => format!("{name}.{index}"),
+    }
+}
+
+/// Completes the traces, as the process ends.
+pub fn finish_traces() {
+    for place in places() {
+        if place.trace.swap(false, Relaxed)
+            && let Err(why) = smp_core::trace::stop(place.device)
+        {
+            setting::warn(&format!("the trace is not complete: {why}"));
+        }
+    }
+}
+
+/// The core must be told of what orders and synchronises.
+pub fn watched() -> bool {
+    let settings = setting::settings();
+    settings.async_pool || settings.trace.is_some() || settings.check
+}
+
+impl Place {
+    /// The pool of stream-ordered blocks, if they are taken over.
+    pub fn ordered_pool(&self) -> Option<PoolId> {
+        *self.ordered.get_or_init(|| {
+            if !setting::settings().async_pool {
+                return None;
+            }
+            let ladder = || PoolConfig::preset(Preset::SubSlices);
+            let config = setting::settings().pools.clone().unwrap_or_else(ladder);
+            pool::create(self.device, &config)
+                .inspect_err(|why| setting::warn(&format!("stream-ordered allocations go to the driver: {why}")))
+                .ok()
+        })
+    }
+
+    /// The core's device.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    fn pools(&self) -> impl Iterator<Item = PoolId> + '_ {
+        [Some(self.small), self.large, self.ordered.get().copied().flatten()].into_iter().flatten()
+    }
+
+    /// Takes everything out of limbo; a synchronise that begins now makes it free.
+    fn empty_limbo(&self) -> Vec<AllocationId> {
+        let mut limbo = lock(&self.limbo);
+        let mut out = std::mem::take(&mut limbo.open);
+        for (event, blocks) in std::mem::take(&mut limbo.fenced) {
+            limbo.spare.push(event);
+            out.extend(blocks);
+        }
+        out
+    }
+
+    /// Puts back what a failed synchronise left in limbo; the next one covers it.
+    fn back_into_limbo(&self, blocks: Vec<AllocationId>) {
+        if !blocks.is_empty() {
+            lock(&self.limbo).open.extend(blocks);
+        }
+    }
+
+    /// Runs `call`, which synchronises the context, and believes it if it succeeds.
+    pub fn synchronised(&self, call: impl FnOnce() -> Code) -> Code {
+        let waiting = self.empty_limbo();
+        let mut code = driver::UNKNOWN;
+        if watched() {
+            let mut call = Some(call);
+            let mut act = || {
+                code = call.take().map_or(driver::UNKNOWN, |call| call());
+                code == SUCCESS
+            };
+            // What went wrong is in `code`, or concerns the core's figures only.
+            let _ = device::synchronize_by(self.device, smp_core::Act::With(&mut act));
+            if let Some(call) = call {
+                // The core did not come to it: the device is past use for it, not for the program.
+                code = call();
+            }
+        } else {
+            code = call();
+        }
+        if code == SUCCESS {
+            waiting.into_iter().for_each(give);
+        } else {
+            self.back_into_limbo(waiting);
+        }
+        code
+    }
+
+    /// Frees what the events in limbo say is over.
+    fn poll(&self) {
+        if lock(&self.limbo).fenced.is_empty() {
+            return;
+        }
+        // Taken out, so that no lock is held across the query; what is not over goes back.
+        const AT_ONCE: usize = 8;
+        let asked: Vec<_> = {
+            let mut limbo = lock(&self.limbo);
+            let count = limbo.fenced.len().min(AT_ONCE);
+            limbo.fenced.drain(..count).collect()
+        };
+        let mut pending = Vec::new();
+        for (event, blocks) in asked {
+            // SAFETY: an event of ours.
+            match order::relaxed(|| unsafe { driver::cuEventQuery(event) }) {
+                code if code == SUCCESS || broken("usable-at-once") => {
+                    blocks.into_iter().for_each(give);
+                    lock(&self.limbo).spare.push(event);
+                }
+                _ => pending.push((event, blocks)),
+            }
+        }
+        let mut limbo = lock(&self.limbo);
+        pending.into_iter().rev().for_each(|entry| limbo.fenced.push_front(entry));
+        let uncovered = !limbo.open.is_empty() && limbo.fenced.is_empty();
+        drop(limbo);
+        if uncovered {
+            self.fence();
+        }
+    }
+
+    /// An event of the place's context.
+    fn event(&self) -> Option<Handle> {
+        if let Some(event) = lock(&self.limbo).spare.pop() {
+            return Some(event);
+        }
+        const DISABLE_TIMING: u32 = 2;
+        let mut event: Handle = 0;
+        // SAFETY: the target is ours.
+        let code = context::with(self.home.context, || unsafe { driver::cuEventCreate(&mut event, DISABLE_TIMING) });
+        (code == Some(SUCCESS)).then_some(event)
+    }
+
+    /// Covers the open blocks by one event after all that the context has been given so far. `false`: the driver cannot.
+    fn fence(&self) -> bool {
+        order::relaxed(|| {
+            let Some(event) = self.event() else { return false };
+            let open = std::mem::take(&mut lock(&self.limbo).open);
+            // SAFETY: a live context, and an event of it.
+            let code = unsafe { driver::cuCtxRecordEvent(self.home.context, event) };
+            let mut limbo = lock(&self.limbo);
+            if code == SUCCESS {
+                limbo.fenced.push_back((event, open));
+            } else {
+                limbo.spare.push(event);
+                limbo.open.extend(open);
+            }
+            code == SUCCESS
+        })
+    }
+
+    /// Memory is out: everything that can be made free is, and goes back to the driver.
+    fn relieve(&self) {
+        if broken("relief") {
+            return;
+        }
+        if !order::capturing() {
+            self.synchronised(|| order::wait_for(self.home.context).unwrap_or(driver::INVALID_CONTEXT));
+        }
+        self.pools().for_each(|pool| drop(pool::trim_to(pool, 0)));
+    }
+}
+
+/// Gives a block back whose uses are over.
+fn give(block: AllocationId) {
+    if let Err(why) = pool::free_observed(block) {
+        setting::warn(&format!("a block could not go back to its pool: {why}"));
+    }
+}
+
+/// The code a program gets for an error of the core.
+fn code_of(error: &smp_core::Error) -> Code {
+    match (error.status, u32::try_from(error.driver_code)) {
+        (_, Ok(code)) if code != 0 => code,
+        (Status::InvalidValue, _) => INVALID_VALUE,
+        _ => OUT_OF_MEMORY,
+    }
+}
+
+/// Serves `cuMemAlloc`. `None`: the driver is to serve, within the limit.
+pub fn alloc(home: Current, bytes: u64, caller: usize) -> Option<Result<Pointer, Code>> {
+    if order::capturing() {
+        // A plain allocation may be illegal now; only the driver knows.
+        return None;
+    }
+    let place = place(home)?;
+    place.poll();
+    let large = place.large.filter(|_| bytes >= setting::settings().export_threshold);
+    let ask = || pool::alloc(large.unwrap_or(place.small), bytes, &AllocOptions::default());
+    let block = ask().or_else(|_| {
+        place.relieve();
+        ask()
+    });
+    let Ok(block) = block else {
+        // The pool's pages may be larger than what is left.
+        return None;
+    };
+    let at = pool::pointer(block);
+    SERVED.fetch_add(1, Relaxed);
+    let Current { context, device } = home;
+    let caller = report::origin(caller);
+    ledger::write_in(at, Block { bytes, device, context, stream: 0, kind: Kind::Device, caller, pooled: block.0 });
+    Some(Ok(at))
+}
+
+/// Serves `cuMemFree` of a block of ours that has been struck out of the ledger.
+pub fn free(at: Pointer, block: Block) -> Code {
+    let Some(place) = known(block.context) else {
+        ledger::settle(&block);
+        return SUCCESS;
+    };
+    let id = AllocationId(block.pooled);
+    if block.kind == Kind::Async && !broken("async-free") {
+        // Such a free does not wait for other streams' work.
+        return defer(place, id, &block);
+    }
+    if order::capturing() {
+        // Whether a plain free is legal now only the driver knows: a request of the same kind tells.
+        let mut probe = 0;
+        // SAFETY: the target is ours.
+        let code = unsafe { real::cuMemAlloc_v2(&mut probe, 1) };
+        if code != SUCCESS {
+            ledger::put_back(at, block);
+            return code;
+        }
+        // SAFETY: it came a moment ago.
+        unsafe { real::cuMemFree_v2(probe) };
+        place.back_into_limbo(vec![id]);
+        ledger::settle(&block);
+        return SUCCESS;
+    }
+    if setting::settings().deferred_free {
+        return defer(place, id, &block);
+    }
+    FREE_SYNCHRONISES.fetch_add(1, Relaxed);
+    let code = match broken("synchronise") {
+        true => SUCCESS,
+        false => {
+            let _held = broken("no-lock").then(|| ledger::hold(at));
+            place.synchronised(|| order::wait_for(block.context).unwrap_or(DEINITIALIZED))
+        }
+    };
+    match code {
+        SUCCESS => {
+            give(id);
+            let mut block = block;
+            if broken("own-device") {
+                block.device = context::current().map_or(block.device, |home| home.device);
+            }
+            ledger::settle(&block);
+        }
+        DEINITIALIZED => ledger::settle(&block),
+        _ => ledger::put_back(at, block),
+    }
+    code
+}
+
+/// A free that waits for nothing: the block is in limbo until all that the context has been given so far is over.
+fn defer(place: &'static Place, id: AllocationId, block: &Block) -> Code {
+    let alone = {
+        let mut limbo = lock(&place.limbo);
+        limbo.open.push(id);
+        limbo.fenced.is_empty()
+    };
+    ledger::settle(block);
+    if broken("deferred-order") {
+        place.empty_limbo().into_iter().for_each(give);
+        return SUCCESS;
+    }
+    if alone && !place.fence() && !order::capturing() {
+        // No such event in this driver: it waits.
+        FREE_SYNCHRONISES.fetch_add(1, Relaxed);
+        // After a failure, which the program hears of as from the driver, the block stays in limbo.
+        return place.synchronised(|| order::wait_for(place.home.context).unwrap_or(DEINITIALIZED));
+    }
+    SUCCESS
+}
+
+/// Serves `cuMemFreeAsync` of a block of `cuMemAlloc`: it is free once the stream has come this far.
+pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
+    let Some(place) = known(block.context) else {
+        ledger::settle(&block);
+        return SUCCESS;
+    };
+    if order::is_capturing(stream) {
+        // Memory from outside a graph cannot be freed in one.
+        ledger::put_back(at, block);
+        return INVALID_VALUE;
+    }
+    let recorded = context::of_stream(stream).filter(|home| home.context == block.context).and_then(|_| {
+        let event = place.event()?;
+        // SAFETY: an event of ours, the program's stream of the same context.
+        let code = context::with(block.context, || unsafe { real::cuEventRecord(event, stream, 0) });
+        if code != Some(SUCCESS) {
+            lock(&place.limbo).spare.push(event);
+            return None;
+        }
+        Some(event)
+    });
+    match recorded {
+        Some(event) => {
+            lock(&place.limbo).fenced.push_back((event, vec![AllocationId(block.pooled)]));
+            ledger::settle(&block);
+            SUCCESS
+        }
+        None => free(at, block),
+    }
+}
+
+/// Serves `cuMemAllocAsync`. `None`: the driver is to serve.
+pub fn alloc_ordered(home: Current, bytes: u64, stream: Handle, caller: usize) -> Option<Result<Pointer, Code>> {
+    if !setting::settings().async_pool || (order::is_capturing(stream) && !broken("capture")) {
+        return None;
+    }
+    let place = place(home).filter(|place| !place.forward.load(Relaxed))?;
+    let from = place.ordered_pool()?;
+    let ask = || pool::alloc_async(from, bytes, StreamId(stream as u64));
+    let block = ask().or_else(|error| match error.status {
+        Status::OutOfMemory | Status::CapacityExceeded => {
+            place.relieve();
+            ask()
+        }
+        _ => Err(error),
+    });
+    let block = match block {
+        Ok(block) => block,
+        Err(error) if error.status == Status::Capturing => return None,
+        Err(error) => return Some(Err(code_of(&error))),
+    };
+    let at = pool::pointer(block);
+    SERVED.fetch_add(1, Relaxed);
+    let Current { context, device } = home;
+    let caller = report::origin(caller);
+    ledger::write_in(at, Block { bytes, device, context, stream, kind: Kind::Async, caller, pooled: block.0 });
+    Some(Ok(at))
+}
+
+/// The pool of ours that serves what this pool of the driver's would have.
+pub fn in_place_of(driver: Handle) -> Option<PoolId> {
+    let place = places().into_iter().find(|place| place.instead_of == driver && driver != 0)?;
+    if place.forward.load(Relaxed) { None } else { place.ordered_pool() }
+}
+
+/// Whether a device's stream-ordered allocations come from our pool: not while the program has set another.
+pub fn serve_ordered(device: i32, serve: bool) {
+    for place in places().into_iter().filter(|place| place.home.device == device) {
+        place.forward.store(!serve, Relaxed);
+    }
+}
+
+/// The program has opened a pool of the driver's to other devices.
+pub fn opened_to_others(driver: Handle) {
+    for place in places().into_iter().filter(|place| place.instead_of == driver) {
+        if !place.forward.swap(true, Relaxed) && setting::settings().async_pool {
+            setting::warn(
+                "the pool is opened to other devices: the driver serves stream-ordered allocations from here on",
+            );
+        }
+    }
+}
+
+/// Serves `cuMemFreeAsync` of a stream-ordered block of ours that has been struck out of the ledger.
+pub fn free_ordered(at: Pointer, block: Block, stream: Handle) -> Code {
+    match pool::free_async(AllocationId(block.pooled), StreamId(stream as u64)) {
+        Ok(()) => {
+            ledger::settle(&block);
+            SUCCESS
+        }
+        Err(error) => {
+            ledger::put_back(at, block);
+            if error.status == Status::Capturing { INVALID_VALUE } else { code_of(&error) }
+        }
+    }
+}
+
+/// A live block of ours that holds an address.
+pub struct Found {
+    /// Where it begins.
+    pub base: Pointer,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// A number no other block of the process has.
+    pub number: u64,
+    /// It has a page of its own, which begins where it does.
+    pub own_page: bool,
+}
+
+/// What an address of ours is; `Err(())`: in a page of ours, but no live block's.
+pub fn find(at: Pointer) -> Option<Result<Found, ()>> {
+    let (found, (page, page_bytes)) = match page_at(at) {
+        Some(page) => (places().into_iter().find_map(|place| pool::find(place.device, at).ok()), page),
+        None => (Some(block_at(at)?), (0, 0)),
+    };
+    let Some((id, offset)) = found else { return Some(Err(())) };
+    let base = at - offset;
+    let Ok(info) = pool::info(id) else { return Some(Err(())) };
+    // A block in limbo is live for its pool, and none for the program.
+    if !ledger::is_live(base) {
+        return Some(Err(()));
+    }
+    let own_page = base == page && info.block_size == page_bytes;
+    Some(Ok(Found { base, bytes: info.requested, number: id.0, own_page }))
+}
+
+/// Bytes of a device's pages that no block holds.
+pub fn idle(device: i32) -> u64 {
+    const RESERVED: u32 = 5;
+    const USED: u32 = 7;
+    let figure = |pool, which| pool::get_attribute(pool, which).unwrap_or(0);
+    let pools = places().into_iter().filter(|place| place.home.device == device).flat_map(|place| place.pools());
+    pools.map(|pool| figure(pool, RESERVED).saturating_sub(figure(pool, USED))).sum()
+}
+
+/// The pages of a context have gone with it; its pools are of no use any more, and left as they are.
+pub fn context_gone(context: Handle) {
+    PLACES.write().unwrap_or_else(PoisonError::into_inner).retain(|place| place.home.context != context);
+    lock(&WITHOUT).retain(|known| *known != context);
+    let mut gone = Vec::new();
+    PAGES.write().unwrap_or_else(PoisonError::into_inner).retain(|_, page| {
+        let stays = page.home.context != context;
+        if !stays {
+            gone.push(*page);
+        }
+        stays
+    });
+    gone.iter().for_each(drop_page);
+}
+
+/// The place of a context that has one, for calls that order its streams.
+pub fn of(context: Handle) -> Option<&'static Place> {
+    known(context)
+}
+
+/// For the report: each context's device and pools.
+pub fn pools() -> Vec<(i32, PoolId)> {
+    places()
+        .into_iter()
+        .flat_map(|place| place.pools().map(|pool| (place.home.device, pool)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// For the report: blocks that pools served, and synchronises of the context that frees made.
+pub fn calls() -> (u64, u64) {
+    (SERVED.load(Relaxed), FREE_SYNCHRONISES.load(Relaxed))
+}
