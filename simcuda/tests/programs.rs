@@ -114,3 +114,8 @@ fn settings() {
 fn threads() {
     run("threads", &[]);
 }
+
+#[test]
+fn strange_arguments() {
+    run("strange", &[("SIMCUDA_MEMORY", "8GiB")]);
+}
