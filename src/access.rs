@@ -127,7 +127,9 @@ fn translate(verdict: &Verdict) -> smp_access_verdict {
             Outcome::UnknownPointer => SMP_FAULT_UNKNOWN_MEMORY,
         }
     });
-    let missing = verdict.other.filter(|_| faults & (SMP_FAULT_BEFORE_ALLOCATION | SMP_FAULT_RACE) != 0);
+    let missing = verdict.other.filter(|_| {
+        faults & (SMP_FAULT_BEFORE_ALLOCATION | SMP_FAULT_RACE) != 0 || verdict.faults.contains(&Outcome::Unproven)
+    });
     smp_access_verdict {
         struct_size: 0,
         order: match verdict.outcome {

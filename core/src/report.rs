@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::handle::PoolId;
-use crate::pool::{self, PoolConfig, Stats, spec};
+use crate::pool::{self, Compared, PoolConfig, Stats, spec};
 use std::fmt::Write;
 
 /// Everything a report tells, read one after the other: figures of a pool in use may be of slightly different moments.
@@ -11,13 +11,16 @@ struct Facts {
     fell_back: bool,
     pool: Stats,
     entries: Vec<Stats>,
+    /// Preset *driver*: the attributes by the model and by the driver. Empty elsewhere, or where the driver does not answer.
+    driver: Vec<Compared>,
 }
 
 fn facts(pool: PoolId) -> Result<Facts> {
     let config = pool::config(pool)?;
     let entries = (0..pool::entry_count(pool)?).map(|index| pool::entry_stats(pool, index)).collect::<Result<_>>()?;
     let fell_back = pool::fell_back(pool)?;
-    Ok(Facts { config, fell_back, pool: pool::stats(pool)?, entries })
+    let driver = pool::compare_with_driver(pool).unwrap_or_default();
+    Ok(Facts { config, fell_back, pool: pool::stats(pool)?, entries, driver })
 }
 
 /// A figure: its name, whether it is bytes, whether an entry has it too, and where it is.
@@ -68,6 +71,18 @@ const REASONS: &[Reason] = &[
     ("fresh", |s| s.reuse.fresh),
 ];
 
+/// Names of CUDA's pool attributes 1 to 8.
+const ATTRIBUTES: [&str; 8] = [
+    "reuse_follow_event_dependencies",
+    "reuse_allow_opportunistic",
+    "reuse_allow_internal_dependencies",
+    "release_threshold",
+    "reserved_mem_current",
+    "reserved_mem_high",
+    "used_mem_current",
+    "used_mem_high",
+];
+
 /// The specification of one entry alone.
 fn entry_spec(config: &PoolConfig, index: usize) -> String {
     match config.entries.get(index) {
@@ -97,6 +112,13 @@ pub fn text(pool: PoolId) -> Result<String> {
         let _ = writeln!(out, "entry {index}  {}", entry_spec(&facts.config, index));
         table(&mut out, entry, true);
     }
+    if !facts.driver.is_empty() {
+        let _ = writeln!(out, "driver  attributes of its own pool beside what the documented rules come to");
+        for &Compared { attribute, model, driver } in &facts.driver {
+            let name = format!("{attribute} {}", ATTRIBUTES[(attribute as usize - 1).min(7)].replace('_', " "));
+            let _ = writeln!(out, "  {name:<24}{driver:>22}{model:>22}");
+        }
+    }
     Ok(out)
 }
 
@@ -118,7 +140,8 @@ fn table(out: &mut String, stats: &Stats, entry: bool) {
 }
 
 /// One JSON object: `spec`, `policies`, `release_threshold` (null: never), `sync_on_oom`, `mapping_fell_back` (sliced
-/// entries stand in for mapped ones), `figures`, and `entries`, each with `spec` and `figures`. Sizes are bytes; numbers go up to 2^64 − 1.
+/// entries stand in for mapped ones), `figures`, with preset *driver* `driver` (each attribute by the `driver` and by the
+/// `model`), and `entries`, each with `spec` and `figures`. Sizes are bytes; numbers go up to 2^64 − 1.
 ///
 /// # Errors
 /// Bad pool handle.
@@ -142,6 +165,14 @@ pub fn json(pool: PoolId) -> Result<String> {
         facts.fell_back
     );
     object(&mut out, &facts.pool, false);
+    if !facts.driver.is_empty() {
+        let both = |&Compared { attribute, model, driver }: &Compared| {
+            let name = ATTRIBUTES[(attribute as usize - 1).min(7)];
+            format!("\"{name}\":{{\"driver\":{driver},\"model\":{model}}}")
+        };
+        let all: Vec<String> = facts.driver.iter().map(both).collect();
+        let _ = write!(out, ",\"driver\":{{{}}}", all.join(","));
+    }
     out.push_str(",\"entries\":[");
     for (index, entry) in facts.entries.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };

@@ -11,7 +11,7 @@ use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
 use super::state::{Device, STREAMS, Slow};
-use crate::error::Result;
+use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, Clock, Point, StreamRef};
 use crate::rules;
@@ -116,7 +116,16 @@ pub fn note(device: DeviceId, ptr: u64, size: u64, stream: StreamId, kind: Acces
     let home = place.and_then(|(index, _)| POOLS.by_slot(page(block(index).page()).pool.load(Relaxed)));
     // Notes on a pool are taken one at a time, so that what is judged second finds the first one recorded.
     let _noting = home.as_ref().map(|pool| pool.accesses.noting.lock());
-    let seq = crate::runtime::submit_work(&device, stream, 1, Vec::new(), None)?;
+    let seq = if device.order.opaque {
+        // What the access is part of may not have reached the driver yet: no barrier is believed on its account.
+        let mut state = STREAMS.at(stream.slot()).state.lock();
+        if state.released || !STREAMS.at(stream.slot()).is(device.uid, stream) {
+            return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
+        }
+        device.order.submit(&STREAMS, &mut state, 1, Vec::new(), None)
+    } else {
+        crate::runtime::submit_work(&device, stream, 1, Vec::new(), None)?
+    };
     let address = place.map_or(ptr, |(_, address)| address);
     device.tell(&Event::Access { address, size, stream: stream.id(), kind: kind as u32 });
     let clock = {
@@ -242,6 +251,8 @@ impl Judge<'_> {
         let (offset, before) = (address.saturating_sub(start), start.saturating_sub(address));
         let end = address.saturating_add(size);
         let limit = start + b.requested();
+        // Where others' work is not seen, an order that is not known may hold all the same.
+        let unseen = self.device.order.opaque;
         let mut faults = Vec::new();
         let mut message = String::new();
         let (mut other, mut other_kind) = (None, None);
@@ -261,9 +272,16 @@ impl Judge<'_> {
         }
         let ready = At { stream: b.stream(), seq: b.seq() };
         if ready.stream != HOST && !self.follows(slow, ready) {
-            let text =
-                format!(" does not follow the allocation ({}): wait for an event recorded after it", named(ready));
-            say(Outcome::NotOrderedAfterAllocation, text);
+            let text = match unseen {
+                false => {
+                    format!(" does not follow the allocation ({}): wait for an event recorded after it", named(ready))
+                }
+                true => format!(
+                    " is not known to follow the allocation ({}): if you have ordered it, tell by smp_note_...",
+                    named(ready)
+                ),
+            };
+            say(if unseen { Outcome::Unproven } else { Outcome::NotOrderedAfterAllocation }, text);
             other = Some(ready);
         }
         // What of it lies in the block is an access to the block.
@@ -276,15 +294,38 @@ impl Judge<'_> {
             let mut precedes = |at: At| self.follows(slow, at);
             if let Some((at, kind)) = pool.accesses.note(index, bytes, self.kind, self.at, &mut precedes, &observed) {
                 let both = self.kind.writes() && kind.writes();
-                let text =
-                    format!(" races the {} on {}: wait for an event recorded after that", kind.word(), named(at));
-                say(if both { Outcome::RaceWriteWrite } else { Outcome::RaceReadWrite }, text);
+                let text = match unseen {
+                    false => {
+                        format!(" races the {} on {}: wait for an event recorded after that", kind.word(), named(at))
+                    }
+                    true => format!(
+                        " is not known to follow the {} on {}: if you have ordered it, tell by smp_note_...",
+                        kind.word(),
+                        named(at)
+                    ),
+                };
+                say(
+                    if unseen {
+                        Outcome::Unproven
+                    } else if both {
+                        Outcome::RaceWriteWrite
+                    } else {
+                        Outcome::RaceReadWrite
+                    },
+                    text,
+                );
                 other = other.or(Some(at));
                 other_kind = Some(kind);
             }
         }
         Verdict {
-            outcome: faults.first().copied().unwrap_or(Outcome::Ordered),
+            // What is certain comes before what is not known.
+            outcome: faults
+                .iter()
+                .copied()
+                .find(|&fault| fault != Outcome::Unproven)
+                .or(faults.first().copied())
+                .unwrap_or(Outcome::Ordered),
             faults,
             allocation: AllocationId(handle::encode(handle::Kind::Allocation, b.generation(), index)),
             offset,

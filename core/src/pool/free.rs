@@ -269,7 +269,10 @@ fn free_placed(
         let ready = At { stream: b.stream(), seq: b.seq() };
         let mut unordered = false;
         let mut unfollowed: Vec<At> = Vec::new();
-        if let Some(stream) = stream {
+        // Where others' work is not seen, an order that is not known may hold all the same: nothing is reported.
+        if let Some(stream) = stream
+            && !opaque
+        {
             let clock = device.order.now(&STREAMS, slow.state(stream.slot())).clock;
             let follows = |slow: &mut Slow<'_>, point: StreamRef, clock: &Clock, at: At| {
                 at.stream == point
@@ -347,38 +350,38 @@ fn free_placed(
         let points = largest_per_stream(points);
         let (bytes, requested) = (b.size(), b.requested());
         let counts = match stream {
-            Some(stream) => &mut slow.cache(stream.slot(), &pool).entries[e].counts,
+            Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
             None => &mut shared.entries[e].counts,
         };
         counts.requested -= requested as i64;
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
         match stream {
-            Some(stream) => slow.give_room(&pool, e, stream, bytes),
-            None => shared.give_room(&pool, e, bytes),
+            Some(stream) => slow.give_room(pool, e, stream, bytes),
+            None => shared.give_room(pool, e, bytes),
         }
         if let &[at] = points.as_slice() {
             // While this block cannot be taken for one of the stream's own yet.
-            slow.settle(at.stream, &pool, e);
+            slow.settle(at.stream, pool, e);
         }
         b.set_flags(FREE);
-        super::release::emptied(&pool, e, b, home);
+        super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
         match (stream, points.as_slice()) {
             (Some(stream), &[at]) if at.stream == stream && pool.entries[e].keeps_recent() => {
                 b.set_stream(stream);
                 b.set_seq(at.seq);
-                slow.cache(stream.slot(), &pool).entries[e].keep_recent(&pool, e, stream, index, bytes);
+                slow.cache(stream.slot(), pool).entries[e].keep_recent(pool, e, stream, index, bytes);
             }
-            _ => place(&mut slow, &mut shared, &pool, e, index, points),
+            _ => place(&mut slow, &mut shared, pool, e, index, points),
         }
         if pool.entries[e].slow_free {
-            super::mapped::note_idle(&mut shared, &pool, e, slot, low, high);
+            super::mapped::note_idle(&mut shared, pool, e, slot, low, high);
         }
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
         if pool.destroyed.load(Relaxed) {
-            super::release::bury(&mut slow, &pool);
+            super::release::bury(&mut slow, pool);
         }
         if unordered {
             crate::log::emit(crate::log::Level::Warning, || {

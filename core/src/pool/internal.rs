@@ -16,6 +16,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Adjacent free blocks that would serve together.
+struct Run {
+    consumed: Vec<u32>,
+    bytes: u64,
+    /// Those of its points that are not followed yet.
+    waits: Vec<At>,
+    points: Vec<At>,
+}
+
 impl Request<'_> {
     /// Policy 3 for one entry.
     pub(super) fn internal(&mut self, e: usize) -> Result<Option<AllocDone>> {
@@ -97,7 +106,7 @@ impl Request<'_> {
         }
         let members: HashSet<u32> = all.iter().copied().collect();
         let mut seen: HashSet<u32> = HashSet::new();
-        let mut best: Option<(Rank, Vec<u32>, u64, Vec<At>, Vec<At>)> = None;
+        let mut best: Option<(Rank, Run)> = None;
         for &seed in &all {
             if seen.contains(&seed) {
                 continue;
@@ -131,10 +140,10 @@ impl Request<'_> {
             let waits = self.waits(&mut slow, &clock, me, &points);
             let rank = (waits.len(), total, oldest, block(run[0]).addr());
             if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                best = Some((rank, consumed, bytes, waits, points));
+                best = Some((rank, Run { consumed, bytes, waits, points }));
             }
         }
-        let Some((_, consumed, bytes, waits, points)) = best else { return Ok(None) };
+        let Some((_, Run { consumed, bytes, waits, points })) = best else { return Ok(None) };
         self.weld(&mut slow, &mut shared, e, &consumed, bytes)?;
         let found = Found { index: consumed[0], entry: e, reason: Reason::Internal };
         self.wait_and_commit(slow, shared, found, waits, points)

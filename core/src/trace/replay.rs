@@ -1244,10 +1244,10 @@ impl Engine {
             }
             Line::Capacity { bytes } => {
                 device::set_capacity(device, *bytes)?;
-                if self.checker.is_some() {
-                    if let Some(model) = self.inner.source.model() {
-                        model.set_capacity(u64::MAX);
-                    }
+                if self.checker.is_some()
+                    && let Some(model) = self.inner.source.model()
+                {
+                    model.set_capacity(u64::MAX);
                 }
                 Ok(())
             }

@@ -251,7 +251,7 @@ impl CudaDevice {
                     ));
                 }
                 let least = this.minimum_chunk().map_err(|code| failed("cuMemGetAllocationGranularity", code))?;
-                if this.granularity % least != 0 {
+                if !this.granularity.is_multiple_of(least) {
                     return Err(Error::new(
                         Status::InvalidValue,
                         format_args!(
