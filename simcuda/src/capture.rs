@@ -18,6 +18,8 @@ pub struct Capture {
     pub invalid: bool,
     /// The graph it fills.
     pub graph: u64,
+    /// The graph was there before, and stays whatever comes of the capture.
+    lent: bool,
     members: Vec<StreamId>,
 }
 
@@ -152,16 +154,35 @@ impl State {
 
     /// Begins a capture.
     pub fn begin_capture(&mut self, id: StreamId, mode: u32, thread: u64) -> Result<()> {
+        self.begin(id, mode, thread, None, &[])
+    }
+
+    /// Begins a capture that adds to a graph, after the nodes that `tips` names.
+    pub fn begin_capture_to(&mut self, id: StreamId, graph: u64, tips: &[u64], mode: u32, thread: u64) -> Result<()> {
+        let nodes = &self.graphs.get(&graph).ok_or(code::INVALID_VALUE)?.nodes;
+        if tips.iter().any(|tip| !nodes.iter().any(|node| node.handle == *tip)) {
+            return Err(code::INVALID_VALUE);
+        }
+        self.begin(id, mode, thread, Some(graph), tips)
+    }
+
+    fn begin(&mut self, id: StreamId, mode: u32, thread: u64, lent: Option<u64>, tips: &[u64]) -> Result<()> {
         if self.streams[id].legacy {
             return Err(code::STREAM_CAPTURE_UNSUPPORTED);
         }
         if self.streams[id].capture.is_some() {
             return Err(code::ILLEGAL_STATE);
         }
-        let (number, graph) = (self.number(), self.new_graph());
-        self.captures.insert(number, Capture { origin: id, thread, mode, invalid: false, graph, members: vec![id] });
+        let number = self.number();
+        let graph = match lent {
+            Some(graph) => graph,
+            None => self.new_graph(),
+        };
+        let capture =
+            Capture { origin: id, thread, mode, invalid: false, graph, lent: lent.is_some(), members: vec![id] };
+        self.captures.insert(number, capture);
         self.streams[id].capture = Some(number);
-        self.streams[id].tips.clear();
+        self.streams[id].tips = tips.to_vec();
         Ok(())
     }
 
@@ -176,7 +197,7 @@ impl State {
         if capture.mode != 2 && capture.thread != thread {
             return Err(code::STREAM_CAPTURE_WRONG_THREAD);
         }
-        let (invalid, graph, members) = (capture.invalid, capture.graph, capture.members.clone());
+        let (invalid, graph, lent, members) = (capture.invalid, capture.graph, capture.lent, capture.members.clone());
         let joined = self.all_joined(id, graph, &members);
         members.into_iter().for_each(|member| self.streams[member].capture = None);
         self.captures.remove(&number);
@@ -187,7 +208,7 @@ impl State {
         } else {
             Ok(graph)
         };
-        if answer.is_err() {
+        if answer.is_err() && !lent {
             self.destroy_graph(graph)?;
         }
         answer

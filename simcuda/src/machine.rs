@@ -39,6 +39,8 @@ pub struct Context {
     pub device: usize,
     /// Flags of its creation.
     pub flags: u32,
+    /// Attachments, the older way to share a context: the last detachment ends it.
+    pub attached: u32,
     /// Its number, never used again, unlike a primary context's handle.
     pub id: u64,
     /// Its legacy default stream.
@@ -161,6 +163,7 @@ impl State {
         let context = Context {
             device,
             flags,
+            attached: 1,
             id: self.number(),
             legacy,
             peers: Vec::new(),

@@ -351,6 +351,38 @@ static void captured_allocations_become_nodes_with_their_address(void)
     CHECK(cuStreamSynchronize(stream), OK);
 }
 
+static void a_capture_may_add_to_a_graph_after_some_of_its_nodes(void)
+{
+    stream_t stream;
+    handle_t graph, got, nodes[4], needs[4];
+    size_t count = 4;
+    start();
+    stream = stream_of(1);
+    CHECK(cuGraphCreate(&graph, 0), OK);
+    CHECK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, RELAXED), OK);
+    CHECK(simcuda_submit(stream, 1), OK);
+    CHECK(cuStreamEndCapture(stream, &got), OK);
+    CHECK(got == graph, 1);
+    CHECK(cuGraphGetNodes(graph, nodes, &count), OK);
+    CHECK(count, 1);
+    CHECK(cuStreamBeginCaptureToGraph(stream, graph, &graph, NULL, 1, RELAXED), INVALID_VALUE);
+    CHECK(cuStreamBeginCaptureToGraph(stream, graph, nodes, NULL, 1, RELAXED), OK);
+    CHECK(simcuda_submit(stream, 1), OK);
+    CHECK(cuStreamQuery(stream), CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(stream, &got), CAPTURE_INVALIDATED);
+    /* The graph was there before, and stays. */
+    CHECK(cuStreamBeginCaptureToGraph(stream, graph, nodes, NULL, 1, RELAXED), OK);
+    CHECK(simcuda_submit(stream, 1), OK);
+    CHECK(cuStreamEndCapture(stream, &got), OK);
+    count = 4;
+    CHECK(cuGraphGetNodes(graph, nodes, &count), OK);
+    CHECK(count, 3);
+    count = 4;
+    CHECK(cuGraphNodeGetDependencies(nodes[2], needs, &count), OK);
+    CHECK(count, 1);
+    CHECK(needs[0] == nodes[0], 1);
+}
+
 static void a_destroyed_stream_ends_its_capture(void)
 {
     stream_t stream;
@@ -374,6 +406,7 @@ static const struct test_case cases[] = {
     CASE(a_relaxed_thread_may_make_unsafe_calls_while_it_captures),
     CASE(only_a_global_capture_forbids_another_threads_unsafe_calls_and_only_when_that_is_global),
     CASE(captured_allocations_become_nodes_with_their_address),
+    CASE(a_capture_may_add_to_a_graph_after_some_of_its_nodes),
     CASE(a_destroyed_stream_ends_its_capture),
 };
 

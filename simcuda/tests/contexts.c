@@ -70,6 +70,24 @@ static void a_thread_has_a_stack_of_contexts(void)
     CHECK(cuCtxCreate_v2(NULL, 0, 0), INVALID_VALUE);
 }
 
+static void the_last_detachment_ends_a_context(void)
+{
+    handle_t a, same;
+    handle_t primary = start();
+    CHECK(cuCtxDetach(primary), INVALID_CONTEXT);
+    CHECK(cuCtxCreate_v2(&a, 0, 0), OK);
+    CHECK(cuCtxAttach(&same, 1), INVALID_VALUE);
+    CHECK(cuCtxAttach(&same, 0), OK);
+    CHECK(same == a, 1);
+    CHECK(cuCtxDetach(a), OK);
+    CHECK(cuCtxSynchronize(), OK);
+    CHECK(cuCtxDetach(primary), INVALID_CONTEXT);
+    CHECK(cuCtxDetach(a), OK);
+    CHECK(cuCtxDestroy_v2(a), INVALID_CONTEXT);
+    CHECK(cuCtxGetCurrent(&same), OK);
+    CHECK(same == primary, 1);
+}
+
 static void a_destroyed_context_takes_its_streams_events_and_memory(void)
 {
     handle_t a, event;
@@ -257,6 +275,7 @@ static const struct test_case cases[] = {
     CASE(nothing_works_before_initialisation),
     CASE(devices_have_names_numbers_and_memory_of_their_own),
     CASE(a_thread_has_a_stack_of_contexts),
+    CASE(the_last_detachment_ends_a_context),
     CASE(a_destroyed_context_takes_its_streams_events_and_memory),
     CASE(pool_memory_outlives_the_context),
     CASE(a_primary_context_lives_while_it_is_retained),

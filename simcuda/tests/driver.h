@@ -45,6 +45,8 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
 int cuCtxCreate_v2(handle_t *context, unsigned flags, int device);
 int cuCtxCreate_v4(handle_t *context, void *params, unsigned flags, int device);
 int cuCtxDestroy_v2(handle_t context);
+int cuCtxAttach(handle_t *context, unsigned flags);
+int cuCtxDetach(handle_t context);
 int cuCtxPushCurrent_v2(handle_t context);
 int cuCtxPopCurrent_v2(handle_t *context);
 int cuCtxSetCurrent(handle_t context);
@@ -73,6 +75,9 @@ int cuStreamWaitEvent(stream_t stream, handle_t event, unsigned flags);
 int cuLaunchHostFunc(stream_t stream, void (*function)(void *), void *data);
 int cuStreamAddCallback(stream_t stream, void (*function)(stream_t, int, void *), void *data, unsigned flags);
 int cuStreamBeginCapture_v2(stream_t stream, int mode);
+int cuStreamBeginCaptureToGraph(stream_t stream, handle_t graph, const handle_t *needs, const void *edges, size_t count,
+                                int mode);
+int cuGraphCreate(handle_t *graph, unsigned flags);
 int cuStreamEndCapture(stream_t stream, handle_t *graph);
 int cuStreamIsCapturing(stream_t stream, int *status);
 int cuStreamGetCaptureInfo_v2(stream_t stream, int *status, uint64_t *id, handle_t *graph, const handle_t **tips,

@@ -77,6 +77,28 @@ entries! {
         c.stack(|stack| if stack.last() == Some(&context) { stack.pop(); });
         Ok(())
     }
+    "cuCtxAttach" 2000 cuCtxAttach => (c, to: Out<Handle>, flags: u32) {
+        to.check()?;
+        if flags != 0 { return Err(code::INVALID_VALUE); }
+        let context = c.context()?;
+        if let Some(known) = c.lock().contexts.get_mut(&context) { known.attached += 1; }
+        to.set(context)
+    }
+    "cuCtxDetach" 2000 cuCtxDetach => (c, context: Handle) {
+        if c.context()? != context { return Err(code::INVALID_CONTEXT); }
+        let last = {
+            let mut state = c.lock();
+            if state.devices.iter().any(|device| device.primary == Some(context)) { return Err(code::INVALID_CONTEXT); }
+            let known = state.contexts.get_mut(&context).ok_or(code::INVALID_CONTEXT)?;
+            known.attached -= 1;
+            known.attached == 0
+        };
+        if last {
+            c.machine.end_context(context);
+            c.stack(Vec::pop);
+        }
+        Ok(())
+    }
     "cuCtxPushCurrent" 4000 cuCtxPushCurrent_v2 => (c, context: Handle) {
         c.lock().contexts.get(&context).ok_or(code::INVALID_CONTEXT)?;
         c.stack(|stack| stack.push(context));

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::Handle;
 use crate::code;
-use crate::ffi::{Call, Out};
+use crate::ffi::{Call, In, Out};
 use crate::order::Action;
 
 const PRIORITIES: std::ops::RangeInclusive<i32> = -5..=0;
@@ -188,6 +188,15 @@ entries! {
     "cuStreamBeginCapture" 10010 cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz => (
         c, stream: Handle, mode: u32) {
         begin_capture(c, stream, mode)
+    }
+    "cuStreamBeginCaptureToGraph" 12030 cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz => (
+        c, stream: Handle, graph: Handle, needs: In<u64>, edges: In<u64>, count: usize, mode: u32) {
+        let id = c.stream(stream)?;
+        if mode > 2 { return Err(code::INVALID_VALUE); }
+        // No edge carries data.
+        if !edges.is_null() && count > 0 { return Err(code::NOT_SUPPORTED); }
+        let tips = (0..count).map(|index| needs.at(index).get()).collect::<code::Result<Vec<u64>>>()?;
+        c.lock().begin_capture_to(id, graph, &tips, mode, c.thread.id)
     }
     "cuStreamEndCapture" 10000 cuStreamEndCapture | cuStreamEndCapture_ptsz => (c, stream: Handle, to: Out<Handle>) {
         to.check()?;

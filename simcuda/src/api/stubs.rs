@@ -40,10 +40,8 @@ stubs! {
     "cuCoredumpRegisterStartCallback" 13020 cuCoredumpRegisterStartCallback
     "cuCoredumpSetAttribute" 12010 cuCoredumpSetAttribute
     "cuCoredumpSetAttributeGlobal" 12010 cuCoredumpSetAttributeGlobal
-    "cuCtxAttach" 2000 cuCtxAttach
     "cuCtxCreate" 2000 cuCtxCreate
     "cuCtxDestroy" 2000 cuCtxDestroy
-    "cuCtxDetach" 2000 cuCtxDetach
     "cuCtxFromGreenCtx" 12040 cuCtxFromGreenCtx
     "cuCtxGetDevResource" 12040 cuCtxGetDevResource
     "cuCtxGetExecAffinity" 11040 cuCtxGetExecAffinity
@@ -354,7 +352,6 @@ stubs! {
     "cuStreamBatchMemOp" 8000 cuStreamBatchMemOp | cuStreamBatchMemOp_ptsz
     "cuStreamBatchMemOp" 11070 cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_v2_ptsz
     "cuStreamBeginCaptureToCig" 13010 cuStreamBeginCaptureToCig | cuStreamBeginCaptureToCig_ptsz
-    "cuStreamBeginCaptureToGraph" 12030 cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz
     "cuStreamBeginRecaptureToGraph" 13030 cuStreamBeginRecaptureToGraph | cuStreamBeginRecaptureToGraph_ptsz
     "cuStreamCopyAttributes" 11000 cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz
     "cuStreamDestroy" 2000 cuStreamDestroy
