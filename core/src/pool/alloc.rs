@@ -169,46 +169,53 @@ fn own_block(
 ) -> Option<(u32, &'static Block, u64)> {
     let PoolCache { pool, room, entries, .. } = cache;
     let cached = entries.get_mut(e)?;
-    let recent = cached.recent_bytes == need;
-    let index = if recent {
-        cached.recent
-    } else {
+    if cached.recent_bytes != need {
         cached.settle(pool.unit_log2(), me, stock);
-        let bins = cached.bins.as_mut()?;
-        if cached.exact { bins.exact(need, Upto::Any) } else { bins.best(need, Upto::Any) }
+    }
+    let carves = cached.carves;
+    let own_room = &mut cached.room;
+    // The record can have another handle, and there is room for the block's bytes.
+    let mut ready = |b: &Block| {
+        let bytes = if carves { need } else { b.size() };
+        b.generation() < GENERATION_LIMIT
+            && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
+            && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
     };
-    if index == NIL {
-        return None;
-    }
-    let b = block(index);
-    let bytes = if cached.carves { need } else { b.size() };
-    if b.generation() >= GENERATION_LIMIT
-        || !(cached.room.bytes >= bytes || widen(pool, e, &mut cached.room, me.slot(), bytes))
-        || !(room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
-    {
-        return None;
-    }
-    if recent {
+    if cached.recent_bytes == need {
+        let b = block(cached.recent);
+        if !ready(b) {
+            return None;
+        }
         cached.recent_bytes = 0;
-        return Some((index, b, bytes));
+        return Some((cached.recent, b, need));
+    }
+    if cached.exact {
+        let bins = cached.bins.as_mut()?;
+        let index = bins.exact(need, Upto::Any);
+        if index == NIL || !ready(block(index)) {
+            return None;
+        }
+        bins.remove(index);
+        return Some((index, block(index), need));
     }
     let bins = cached.bins.as_mut()?;
-    bins.remove_record(index, b);
-    if cached.carves {
-        match cut(index, b, need, stock) {
-            Ok(Some((rest, r))) => {
-                bins.insert_record(rest, r);
-                cached.counts.splits += 1;
-            }
-            Ok(None) => {}
-            Err(()) => {
-                bins.insert(index);
-                return None;
-            }
-        }
-        note_start(index, b);
+    let (index, b) = bins.take_best(need, ready)?;
+    if !carves {
+        return Some((index, b, b.size()));
     }
-    Some((index, b, bytes))
+    match cut(index, b, need, stock) {
+        Ok(Some((rest, r))) => {
+            bins.insert_record(rest, r);
+            cached.counts.splits += 1;
+        }
+        Ok(None) => {}
+        Err(()) => {
+            bins.insert(index);
+            return None;
+        }
+    }
+    note_start(index, b);
+    Some((index, b, need))
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.

@@ -338,14 +338,11 @@ impl Bins {
         self.count -= 1;
         self.bytes -= size;
         let root = self.roots[c];
-        let root = if root == node && b.is_leaf() { NIL } else { remove(root, node, b) };
-        self.roots[c] = root;
-        if root == NIL {
-            let word = &mut self.words[c / 64];
-            *word &= !(1 << (c % 64));
-            if *word == 0 {
-                self.summary &= !(1 << (c / 64));
-            }
+        if root == node && b.is_leaf() {
+            self.empty_class(c);
+        } else {
+            // With two blocks or more there, one stays.
+            self.roots[c] = remove(root, node, b);
         }
     }
 
@@ -387,6 +384,56 @@ impl Bins {
             c = found + 1;
         }
         NIL
+    }
+
+    /// Takes out [`Bins::best`] of all, if `permit` lets it: (index, record).
+    #[inline(always)]
+    pub(crate) fn take_best(
+        &mut self,
+        size: u64,
+        permit: impl FnOnce(&'static Block) -> bool,
+    ) -> Option<(u32, &'static Block)> {
+        let mut c = self.class(size);
+        loop {
+            c = self.next_class(c)?;
+            let root = self.roots[c];
+            let b = block(root);
+            if b.is_leaf() {
+                if b.size() >= size {
+                    if !permit(b) {
+                        return None;
+                    }
+                    self.count -= 1;
+                    self.bytes -= b.size();
+                    self.empty_class(c);
+                    return Some((root, b));
+                }
+            } else {
+                let node = first_from(root, (size, 0), Upto::Any);
+                if node != NIL {
+                    let b = block(node);
+                    if !permit(b) {
+                        return None;
+                    }
+                    self.count -= 1;
+                    self.bytes -= b.size();
+                    // With two blocks or more there, one stays.
+                    self.roots[c] = remove(root, node, b);
+                    return Some((node, b));
+                }
+            }
+            c += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn empty_class(&mut self, c: usize) {
+        self.roots[c] = NIL;
+        let word = &mut self.words[c / 64];
+        *word &= !(1 << (c % 64));
+        if *word == 0 {
+            self.summary &= !(1 << (c / 64));
+        }
     }
 
     /// The lowest acceptable block of exactly `size`.
