@@ -67,6 +67,17 @@ if(SMP_SANITIZE)
   endif()
 endif()
 
+# The preload library, its runner and the stand-in driver that the runner can use: on x86-64 only, and in no sanitized build, whose run time has a dlsym of its own.
+set(smp_preload_steps "")
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT SMP_SANITIZE)
+  set(SMP_PRELOAD ON)
+  set(smp_preload_steps
+    COMMAND "${CMAKE_COMMAND}" -E env ${smp_cargo_env} "${SMP_CARGO}" build --package smp-preload --package simcuda
+            --release --locked
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${smp_cargo_dir}/release/libsmp_preload.so"
+            "${smp_cargo_dir}/release/smp-run" "${smp_cargo_dir}/release/libsimcuda.so" "${SMP_LIB_DIR}")
+endif()
+
 list(JOIN smp_cargo_args " " smp_cargo_line)
 # cargo knows best what is out of date, so it is asked at every build. The results are copied only when they changed:
 # otherwise every test would be linked again.
@@ -77,6 +88,7 @@ add_custom_target(smp_cargo ALL
   COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${smp_cargo_out}/libsmp.a" "${SMP_LIB_DIR}/libsmp.a"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${smp_realname}" "${SMP_LIB_DIR}/${smp_soname}"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${smp_soname}" "${SMP_LIB_DIR}/libsmp.so"
+  ${smp_preload_steps}
   BYPRODUCTS "${SMP_LIB_DIR}/${smp_realname}" "${SMP_LIB_DIR}/libsmp.a"
   WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
   COMMENT "cargo ${smp_cargo_line}"

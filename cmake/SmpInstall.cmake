@@ -7,6 +7,13 @@ install(FILES "${SMP_LIB_DIR}/${smp_realname}" DESTINATION "${CMAKE_INSTALL_LIBD
         PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 install(FILES "${SMP_LIB_DIR}/${smp_soname}" "${SMP_LIB_DIR}/libsmp.so" "${SMP_LIB_DIR}/libsmp.a"
         DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+if(SMP_PRELOAD)
+  install(PROGRAMS "${SMP_LIB_DIR}/libsmp_preload.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(PROGRAMS "${SMP_LIB_DIR}/smp-run" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  # In a folder that no loader looks into: smp-run --stand-in alone puts it on the path.
+  install(PROGRAMS "${SMP_LIB_DIR}/libsimcuda.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}/smp/stand-in"
+          RENAME libcuda.so.1)
+endif()
 install(FILES include/smp.h include/smp.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 

@@ -1937,6 +1937,52 @@ smp_status smp_stream_wait_event(smp_device device, smp_stream stream, smp_event
 smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream, smp_event event);
 
 /**
+ * Allocates for PyTorch: stream-ordered, on `stream` of device number `device`.
+ *
+ * `size`: bytes; 0 gives null. Returns null if there is no memory, or no CUDA device of that number; PyTorch reports it.
+ * The first call for a device opens its primary context and a pool of SMP_POOLS (else the sub-slices preset); live blocks
+ * stay within SMP_LIMIT. Any thread may call it.
+ */
+void *smp_torch_alloc(int64_t size,
+                 int device,
+                 smp_stream stream);
+
+/**
+ * Frees what smp_torch_alloc gave, in the order of `stream`.
+ *
+ * `ptr`: null is allowed. `size` is not read. A pointer that smp_torch_alloc did not give is ignored.
+ */
+void smp_torch_free(void *ptr, int64_t size, int device, smp_stream stream);
+
+/**
+ * Tells how many devices there are (set_init_fn): nothing needs to be done before the first allocation.
+ */
+void smp_torch_init(int _device_count);
+
+/**
+ * Gives back what is free on every device (set_reset_fn, which PyTorch calls to empty its cache).
+ */
+void smp_torch_reset(void);
+
+/**
+ * Sets the share of a device's memory that may be used (set_memory_fraction_fn): from 0 to 1.
+ */
+void smp_torch_memory_fraction(double fraction, int device);
+
+/**
+ * The start and size of the block that holds `ptr` (set_base_alloc_fn).
+ *
+ * `size`: null, or takes the bytes asked for. Returns null, and leaves `size` alone, for a pointer that is in no live block.
+ */
+void *smp_torch_base_alloc(void *ptr,
+                      uint64_t *size);
+
+/**
+ * The block is used on another stream too (set_record_stream_fn): it is not reused before that stream's work so far.
+ */
+void smp_torch_record_stream(void *ptr, smp_stream stream);
+
+/**
  * Starts recording a device to a file: every call that changes state, and every outside answer that mattered, in their
  * true order, as a version-2 trace. While it records, the device's calls run one at a time.
  *

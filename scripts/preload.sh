@@ -35,7 +35,7 @@ gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Iinclude examples/replay/replay.c -o "$t
 
 options=(-DPRELOAD="$cargo_out/libsmp_preload.so" -DDRIVER="$tree/driver" -DCUDA_INCLUDE="$cuda"
     -DSMP_RUN="$cargo_out/smp-run" -DREPLAY="$tree/replay" -DNVCC="$cuda/../bin/nvcc" -DPACKAGES="$site"
-    -DSEEDS="${SEEDS:-100}")
+    -DLIBSMP="$cargo_out/libsmp.so" -DSEEDS="${SEEDS:-100}")
 [ -z "${CLIENTS:-}" ] || options+=(-DCLIENTS="$root/scripts/clients.sh")
 cmake -S preload/c_tests -B "$tree" "${options[@]}" >/dev/null
 cmake --build "$tree" --parallel "$jobs" >/dev/null

@@ -26,6 +26,7 @@ mod pool;
 mod report;
 mod status;
 mod stream;
+mod torch;
 mod trace;
 mod version;
 
@@ -45,6 +46,7 @@ pub use pool::*;
 pub use report::*;
 pub use status::*;
 pub use stream::*;
+pub use torch::*;
 pub use trace::*;
 pub use version::*;
 

@@ -32,12 +32,15 @@ quiet cmake --install "$build" --prefix "$first"
 libdir=$(cd "$first" && dirname "$(find . -name libsmp.a)" | sed 's@^\./@@')
 (cd "$first" && find . ! -type d | LC_ALL=C sort) >"$work/installed"
 LC_ALL=C sort >"$work/expected" <<LIST
+./bin/smp-run
 ./include/smp.h
 ./include/smp.hpp
 ./$libdir/libsmp.a
 ./$libdir/libsmp.so
 ./$libdir/libsmp.so.$major.$minor
 ./$libdir/libsmp.so.$version
+./$libdir/libsmp_preload.so
+./$libdir/smp/stand-in/libcuda.so.1
 ./$libdir/cmake/smp/smp-config.cmake
 ./$libdir/cmake/smp/smp-config-version.cmake
 ./$libdir/pkgconfig/smp.pc

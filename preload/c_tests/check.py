@@ -360,6 +360,16 @@ def overhead(program):
         print(f"{name:<22}" + "".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, (12, 12, 12, 12, 14))))
 
 
+def torch_allocator(program, library):
+    """libsmp serves PyTorch's pluggable allocator; within SMP_LIMIT; and with the preload library under it."""
+    for mode in ("eager", "lazy"):
+        same("output", run([program, library], {"SIMCUDA_MODE": mode}, preload=False).stdout, "ok\n")
+    over = run([program, library], {"SMP_LIMIT": "4MiB"}, preload=False, check=False)
+    if "p = alloc(8 << 20, 0, s)" not in over.stderr:
+        fail(f"8 MiB came within a limit of 4 MiB: {over.stderr!r}")
+    same("output", run([program, library], {"SMP_MODE": "pool"}).stdout, "ok\n")
+
+
 def bytes_stay_right(program, settings, seeds):
     """A program that relies on frees that wait finds every byte right, whatever the order in which streams run."""
     chosen = dict(pair.split("=") for pair in settings.split(",") if pair)

@@ -116,7 +116,8 @@ fn prepended(variable: &str, first: &OsStr) -> OsString {
 
 /// A folder in which the loader finds the stand-in under the driver's name.
 fn stand_in(folder: &Path) -> Result<PathBuf, String> {
-    if let Some(installed) = beside(folder, &["../lib/smp/stand-in/libcuda.so.1"]) {
+    let installed = ["../lib/smp/stand-in/libcuda.so.1", "../lib64/smp/stand-in/libcuda.so.1"];
+    if let Some(installed) = beside(folder, &installed) {
         return Ok(installed.with_file_name(""));
     }
     // In a build folder the stand-in lies under its own name; the link is made beside it.
