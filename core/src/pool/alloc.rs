@@ -73,11 +73,18 @@ fn alloc_native(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationI
     let key = native::key(stream);
     if !facts.is_slow()
         && !native::any_poisoned()
-        && (!facts.asks_capture() || stream.0 > native::PER_THREAD || key == native::LEGACY)
         && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
     {
-        if facts.asks_capture() && stream.0 > native::PER_THREAD {
-            native::refuse_capturing_now(stream.0)?;
+        if facts.asks_capture() {
+            match stream.0 {
+                0 | native::LEGACY => {}
+                native::PER_THREAD => {
+                    if let Some(cuda) = POOLS.resolve(pool)?.device.cuda() {
+                        native::refuse_capturing(cuda, native::PER_THREAD)?;
+                    }
+                }
+                raw => native::refuse_capturing_now(raw)?,
+            }
         }
         let done = fast_on(pool, pool_slot, size, record, key);
         if let Some(done) = done {

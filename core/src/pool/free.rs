@@ -75,11 +75,18 @@ fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let key = native::key(stream);
     if !facts.is_slow()
         && !native::any_poisoned()
-        && (!facts.asks_capture() || stream.0 > native::PER_THREAD || key == native::LEGACY)
         && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
     {
-        if facts.asks_capture() && stream.0 > native::PER_THREAD {
-            native::refuse_capturing_now(stream.0)?;
+        if facts.asks_capture() {
+            match stream.0 {
+                0 | native::LEGACY => {}
+                native::PER_THREAD => {
+                    if let Some(cuda) = pool_of(allocation)?.device.cuda() {
+                        native::refuse_capturing(cuda, native::PER_THREAD)?;
+                    }
+                }
+                raw => native::refuse_capturing_now(raw)?,
+            }
         }
         let done = fast_on(index, generation, b, record, key);
         if done.is_some() {
@@ -220,12 +227,7 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>, observed: bool)
     free_placed(&pool, allocation, stream, observed)
 }
 
-fn free_placed(
-    pool: &Arc<Pool>,
-    allocation: AllocationId,
-    stream: Option<StreamRef>,
-    observed: bool,
-) -> Result<()> {
+fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<StreamRef>, observed: bool) -> Result<()> {
     let device = &*pool.device;
     let opaque = device.order.opaque;
     let _serial = device.enter();
@@ -456,6 +458,12 @@ pub(crate) fn place(
 /// is reusable only after what `stream` has submitted by the time of the free.
 pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let pool = pool_of(allocation)?;
+    if pool.shadow.is_some() {
+        return Err(Error::new(
+            Status::NotSupported,
+            "a block of a driver pool has no added users: the driver reuses it after its free, whatever else uses it",
+        ));
+    }
     let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
     let _serial = pool.device.enter();
     let mut slow = Slow::lock(&pool.device);

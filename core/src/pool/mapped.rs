@@ -321,10 +321,14 @@ impl Request<'_> {
             if !swept {
                 swept = true;
                 release::sweep_periods(&mut slow, pool);
-                if self.need.div_ceil(size) > MOST_CHUNKS {
-                    self.refused = true;
-                    return Ok(None);
+                if !slow.leaving.is_empty() {
+                    // The device is asked to take them back as the locks go.
+                    continue;
                 }
+            }
+            if self.need.div_ceil(size) > MOST_CHUNKS {
+                self.refused = true;
+                return Ok(None);
             }
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);

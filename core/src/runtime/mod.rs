@@ -70,8 +70,19 @@ pub(crate) fn resolve_device(id: DeviceId) -> Result<Arc<Device>> {
 /// default stream.
 pub(crate) fn resolve_stream(device: &Arc<Device>, id: StreamId) -> Result<StreamRef> {
     match id.0 {
-        0 | 1 => return Ok(device.order.legacy),
-        2 => return per_thread(device),
+        0 | 1 => {
+            if device.cuda().is_some() {
+                native::remember(native::LEGACY, device.slot, device.order.legacy);
+            }
+            return Ok(device.order.legacy);
+        }
+        2 => {
+            let stream = per_thread(device)?;
+            if device.cuda().is_some() {
+                native::remember(native::key(id), device.slot, stream);
+            }
+            return Ok(stream);
+        }
         _ => {}
     }
     if let Some(cuda) = device.cuda()

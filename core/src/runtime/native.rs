@@ -16,7 +16,7 @@ use crate::pool::state::{Device, STREAMS};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Bit of `watch`: the next own call, of any kind, records an event.
@@ -143,24 +143,37 @@ pub(crate) fn key(stream: StreamId) -> u64 {
     }
 }
 
-const HINTS: usize = 4096;
-/// Stream slot + 1 by hashed key: where to look first. What is found there says itself which stream it is.
-static HINT: [AtomicU32; HINTS] = [const { AtomicU32::new(0) }; HINTS];
+/// Places to look at for one key, side by side.
+const WAYS: usize = 4;
+const HINTS: usize = 1024 * WAYS;
+/// Half of a key's hash | stream slot + 1: where to look first. What is found there says itself which stream it is.
+static HINT: [AtomicU64; HINTS] = [const { AtomicU64::new(0) }; HINTS];
 
+/// The first place of a key, and what marks it there.
 #[inline(always)]
-fn place(key: u64, device_slot: u32) -> usize {
+fn place(key: u64, device_slot: u32) -> (usize, u64) {
     let mixed = (key ^ u64::from(device_slot).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (64 - HINTS.trailing_zeros())) as usize
+    let first = (mixed >> (64 - (HINTS / WAYS).trailing_zeros())) as usize * WAYS;
+    (first, mixed << 32)
 }
 
 /// The slot where a stream of this key was last found.
 #[inline(always)]
 pub(crate) fn hint(key: u64, device_slot: u32) -> Option<u32> {
-    HINT[place(key, device_slot)].load(Relaxed).checked_sub(1)
+    let (first, mark) = place(key, device_slot);
+    HINT[first..first + WAYS].iter().find_map(|hint| {
+        let hint = hint.load(Relaxed);
+        (hint & !0xffff_ffff == mark).then(|| (hint as u32).checked_sub(1)).flatten()
+    })
 }
 
-fn remember(key: u64, device_slot: u32, stream: StreamRef) {
-    HINT[place(key, device_slot)].store(stream.slot() + 1, Relaxed);
+pub(crate) fn remember(key: u64, device_slot: u32, stream: StreamRef) {
+    let (first, mark) = place(key, device_slot);
+    let ways = &HINT[first..first + WAYS];
+    let own = |hint: &&AtomicU64| hint.load(Relaxed) & !0xffff_ffff == mark;
+    let empty = |hint: &&AtomicU64| hint.load(Relaxed) == 0;
+    let way = ways.iter().find(own).or_else(|| ways.iter().find(empty)).unwrap_or(&ways[stream.slot() as usize % WAYS]);
+    way.store(mark | u64::from(stream.slot() + 1), Relaxed);
 }
 
 /// Gives a stream its driver's name.

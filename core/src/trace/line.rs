@@ -26,47 +26,167 @@ pub enum Place {
 #[allow(missing_docs)] // the variants and fields are those of `docs/traces.md`
 pub enum Line {
     // What the device had when recording began.
-    NoteStream { stream: u64, non_blocking: bool, lazy: bool, submitted: u64 },
-    NotePool { pool: u64, spec: String },
+    NoteStream {
+        stream: u64,
+        non_blocking: bool,
+        lazy: bool,
+        submitted: u64,
+    },
+    NotePool {
+        pool: u64,
+        spec: String,
+    },
     // Calls.
-    Stream { stream: u64, non_blocking: bool, lazy: bool },
-    Timeline { stream: u64 },
-    StreamRelease { stream: u64 },
-    Event { event: u64 },
-    EventDestroy { event: u64 },
-    Record { event: u64, stream: u64, seq: u64 },
-    Wait { event: u64, stream: u64, seq: u64 },
-    Submit { stream: u64, count: u64 },
-    Advance { stream: u64, count: u64, ran: u64 },
-    Sync { stream: u64 },
-    SyncEvent { event: u64 },
+    Stream {
+        stream: u64,
+        non_blocking: bool,
+        lazy: bool,
+    },
+    Timeline {
+        stream: u64,
+    },
+    StreamRelease {
+        stream: u64,
+    },
+    Event {
+        event: u64,
+    },
+    EventDestroy {
+        event: u64,
+    },
+    Record {
+        event: u64,
+        stream: u64,
+        seq: u64,
+    },
+    Wait {
+        event: u64,
+        stream: u64,
+        seq: u64,
+    },
+    Submit {
+        stream: u64,
+        count: u64,
+    },
+    Advance {
+        stream: u64,
+        count: u64,
+        ran: u64,
+    },
+    Sync {
+        stream: u64,
+    },
+    SyncEvent {
+        event: u64,
+    },
     SyncDevice,
-    Pool { pool: u64, spec: String },
-    PoolDestroy { pool: u64 },
-    Trim { pool: u64, keep: u64 },
-    Attribute { pool: u64, attribute: u32, value: u64 },
-    Capacity { bytes: u64 },
-    RefusePages { skip: u64, count: u64 },
-    RefuseReleases { count: u64 },
-    Alloc { pool: u64, size: u64, alignment: u64, stream: Option<u64>, name: Option<String> },
+    Pool {
+        pool: u64,
+        spec: String,
+    },
+    PoolDestroy {
+        pool: u64,
+    },
+    Trim {
+        pool: u64,
+        keep: u64,
+    },
+    Attribute {
+        pool: u64,
+        attribute: u32,
+        value: u64,
+    },
+    Capacity {
+        bytes: u64,
+    },
+    RefusePages {
+        skip: u64,
+        count: u64,
+    },
+    RefuseReleases {
+        count: u64,
+    },
+    Alloc {
+        pool: u64,
+        size: u64,
+        alignment: u64,
+        stream: Option<u64>,
+        name: Option<String>,
+    },
     /// `observed`: in host order, and known to be over.
-    Free { allocation: u64, stream: Option<u64>, observed: bool },
-    User { allocation: u64, stream: u64 },
-    Access { place: Place, size: u64, stream: u64, kind: u32 },
+    Free {
+        allocation: u64,
+        stream: Option<u64>,
+        observed: bool,
+    },
+    User {
+        allocation: u64,
+        stream: u64,
+    },
+    Access {
+        place: Place,
+        size: u64,
+        stream: u64,
+        kind: u32,
+    },
     // What followed inside the call before.
-    Progress { stream: u64, executed: u64 },
-    Waitable { stream: u64, upto: u64 },
-    Page { pool: u64, entry: u32, bytes: u64, address: u64 },
-    PageRefused { pool: u64, entry: u32, bytes: u64 },
-    PageReleased { pool: u64, entry: u32, bytes: u64, address: u64 },
-    PageKept { pool: u64, entry: u32, bytes: u64, address: u64 },
-    Callback { pool: u64 },
-    CallbackEnd { pool: u64, retry: bool },
-    Got { allocation: u64, address: u64, block: u64, entry: u32, reason: Reason, seq: u64 },
-    Fail { status: Status },
+    Progress {
+        stream: u64,
+        executed: u64,
+    },
+    Waitable {
+        stream: u64,
+        upto: u64,
+    },
+    Page {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+        address: u64,
+    },
+    PageRefused {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+    },
+    PageReleased {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+        address: u64,
+    },
+    PageKept {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+        address: u64,
+    },
+    Callback {
+        pool: u64,
+    },
+    CallbackEnd {
+        pool: u64,
+        retry: bool,
+    },
+    Got {
+        allocation: u64,
+        address: u64,
+        block: u64,
+        entry: u32,
+        reason: Reason,
+        seq: u64,
+    },
+    Fail {
+        status: Status,
+    },
     // How it ended.
-    Figures { pool: u64, values: Vec<(String, u64)> },
-    End { lines: u64 },
+    Figures {
+        pool: u64,
+        values: Vec<(String, u64)>,
+    },
+    End {
+        lines: u64,
+    },
 }
 
 const STATUSES: [(Status, &str); 23] = [
