@@ -117,7 +117,7 @@ fn in_multi_stream_traces_a_tenth_of_the_frees_is_on_another_stream_and_all_are_
             match line {
                 Line::Alloc { stream, .. } => asked = stream,
                 Line::Got { allocation, .. } => drop(of.insert(allocation, asked)),
-                Line::Free { allocation, stream } => {
+                Line::Free { allocation, stream, .. } => {
                     frees += 1;
                     across += u64::from(of[&allocation] != stream);
                 }
