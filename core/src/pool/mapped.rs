@@ -15,11 +15,12 @@ use super::page::{self, page};
 use super::release;
 use super::span::{Bound, run_around};
 use super::state::{END_ADDRESS, Pool, PoolShared, STREAMS, Slow, absorb, cut};
-use crate::device_source::{Chunk, PageSource};
+use crate::device_source::{Chunk, PageSource, Refused};
 use crate::error::Result;
 use crate::handle;
 use crate::order::{At, Progress, StreamRef};
 use crate::rules;
+use crate::runtime::native;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -312,6 +313,9 @@ impl Request<'_> {
         let size = entry.page_size;
         let tally = &pool.entry_tally[e];
         let cap = if rules::off(rules::CAPS) { u64::MAX } else { entry.cap };
+        if pool.entries.iter().any(|entry| entry.period.is_some()) {
+            native::poll_all(device);
+        }
         let mut swept = false;
         let mut least = false;
         let mut refused_at = u64::MAX;
@@ -409,8 +413,8 @@ impl Request<'_> {
                     }
                     pool.shared.lock().entries[e].mapped.spare.extend(chunks);
                 }
-                Err(_) => {
-                    self.refused = true;
+                Err(refused) => {
+                    self.note_refusal(refused);
                     pool.tally.refused_chunks(lacking, size);
                     tally.refused_chunks(lacking, size);
                     device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes: lacking * size });
@@ -419,6 +423,13 @@ impl Request<'_> {
                 }
             }
             drop(slow);
+        }
+    }
+
+    fn note_refusal(&mut self, refused: Refused) {
+        self.refused = true;
+        if refused != Refused::MEMORY {
+            self.refusal = refused.code;
         }
     }
 
@@ -464,7 +475,10 @@ impl Request<'_> {
                 shared.stock.give_back();
                 return Err(handle::gone(handle::Kind::Pool, pool.id.0));
             }
-            Err(_) => None,
+            Err(refused) => {
+                self.note_refusal(refused);
+                None
+            }
         };
         let Some((slot, grant)) = opened else {
             self.refused = true;
@@ -652,7 +666,8 @@ impl Request<'_> {
         while at < places.len() {
             let count = (at..places.len()).take_while(|&i| places[i] - places[at] == (i - at) as u64).count();
             let chunks: Vec<Chunk> = given[at..at + count].iter().map(|given| given.chunk).collect();
-            if device.source.map(pointer, places[at] * size, &chunks, size).is_err() {
+            if let Err(refused) = device.source.map(pointer, places[at] * size, &chunks, size) {
+                self.note_refusal(refused);
                 for &place in &places[..at] {
                     let _ = device.source.unmap(pointer, place * size, 1, size);
                 }
