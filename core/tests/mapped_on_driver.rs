@@ -1,0 +1,236 @@
+//! Mapped entries on the CUDA device, over the stand-in driver, which keeps real bytes and real stream order: a chunk that
+//! were moved too early, unmapped too early, or given to two blocks at once would show as wrong data or as an error of the
+//! driver's. Each case is a process of its own: the driver is opened once a process.
+
+use smp_core::device::{self, CudaOptions};
+use smp_core::pool::{self, spec};
+use smp_core::{AllocationId, Status, StreamId, event, stream};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// The stand-in, built beside this test if it is not there.
+fn driver() -> PathBuf {
+    let deps = std::env::current_exe().expect("this test has a path");
+    let folder = deps.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST").to_owned();
+    let library = folder.join("libsimcuda.so");
+    if !library.exists() {
+        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "simcuda"]).status();
+        assert!(built.is_ok_and(|status| status.success()), "the stand-in driver builds");
+    }
+    assert!(library.exists(), "{} is there", library.display());
+    library
+}
+
+/// The driver's calls that the test makes itself.
+struct Calls(*mut c_void);
+
+impl Calls {
+    fn open() -> Calls {
+        let path = CString::new(std::env::var("SMP_CUDA_LIBRARY").expect("set by the parent")).expect("a path");
+        // SAFETY: a C string; RTLD_NOW. The core opens the same library, and neither closes it.
+        let library = unsafe { dlopen(path.as_ptr(), 2) };
+        assert!(!library.is_null(), "the stand-in opens");
+        Calls(library)
+    }
+    fn address(&self, name: &str) -> *mut c_void {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: an open library and a C string.
+        let address = unsafe { dlsym(self.0, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?} is there");
+        address
+    }
+    fn stream(&self) -> u64 {
+        type Create = unsafe extern "C" fn(*mut *mut c_void, u32) -> u32;
+        // SAFETY: cuStreamCreate has this type.
+        let create = unsafe { std::mem::transmute::<*mut c_void, Create>(self.address("cuStreamCreate")) };
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: a place for the handle; 1 is CU_STREAM_NON_BLOCKING.
+        assert_eq!(unsafe { create(&mut stream, 1) }, 0);
+        stream as u64
+    }
+    fn make_current(&self) {
+        type Init = unsafe extern "C" fn(u32) -> u32;
+        type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> u32;
+        type SetCurrent = unsafe extern "C" fn(*mut c_void) -> u32;
+        // SAFETY: cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent have these types.
+        let (init, retain, set) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Init>(self.address("cuInit")),
+                std::mem::transmute::<*mut c_void, Retain>(self.address("cuDevicePrimaryCtxRetain")),
+                std::mem::transmute::<*mut c_void, SetCurrent>(self.address("cuCtxSetCurrent")),
+            )
+        };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a place for the handle, and then that handle.
+        assert_eq!(unsafe { (init(0), retain(&mut context, 0), set(context)) }, (0, 0, 0));
+    }
+    fn fill(&self, pointer: u64, value: u8, bytes: u64, stream: u64) {
+        type Fill = unsafe extern "C" fn(u64, u8, usize, *mut c_void) -> u32;
+        // SAFETY: cuMemsetD8Async has this type.
+        let fill = unsafe { std::mem::transmute::<*mut c_void, Fill>(self.address("cuMemsetD8Async")) };
+        // SAFETY: a live block of that many bytes on a live stream.
+        assert_eq!(unsafe { fill(pointer, value, bytes as usize, stream as *mut c_void) }, 0);
+    }
+    fn copy_out(&self, to: u64, pointer: u64, bytes: u64, stream: u64) {
+        type Copy = unsafe extern "C" fn(*mut c_void, u64, usize, *mut c_void) -> u32;
+        // SAFETY: cuMemcpyDtoHAsync_v2 has this type.
+        let copy = unsafe { std::mem::transmute::<*mut c_void, Copy>(self.address("cuMemcpyDtoHAsync_v2")) };
+        // SAFETY: pinned memory of the test's own, large enough; a live block; a live stream.
+        assert_eq!(unsafe { copy(to as *mut c_void, pointer, bytes as usize, stream as *mut c_void) }, 0);
+    }
+    fn pinned(&self, bytes: usize) -> u64 {
+        type Pin = unsafe extern "C" fn(*mut *mut c_void, usize) -> u32;
+        // SAFETY: cuMemAllocHost_v2 has this type.
+        let pin = unsafe { std::mem::transmute::<*mut c_void, Pin>(self.address("cuMemAllocHost_v2")) };
+        let mut memory = std::ptr::null_mut();
+        // SAFETY: a place for the pointer.
+        assert_eq!(unsafe { pin(&mut memory, bytes) }, 0);
+        memory as u64
+    }
+    fn free_bytes(&self) -> usize {
+        type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> u32;
+        // SAFETY: cuMemGetInfo_v2 has this type.
+        let info = unsafe { std::mem::transmute::<*mut c_void, Info>(self.address("cuMemGetInfo_v2")) };
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: places for two numbers.
+        assert_eq!(unsafe { info(&mut free, &mut total) }, 0);
+        free
+    }
+}
+
+struct Live {
+    block: AllocationId,
+    pointer: u64,
+    bytes: u64,
+    stream: u64,
+    value: u8,
+}
+
+const SAMPLE: u64 = 16 << 10;
+const SAMPLES: u64 = 1024;
+
+/// Fills each block when it comes and copies parts of it out before it goes, all in stream order, and compares at the end
+/// of the work: with `spec` as the pool, and only if `syncs` with synchronises that the pool sees before the last one.
+fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
+    let calls = Calls::open();
+    calls.make_current();
+    let before = calls.free_bytes();
+    let device = device::open_cuda(&CudaOptions::default()).unwrap();
+    assert!(device::info(device).unwrap().mapping);
+    let pool = pool::create(device, &spec::parse(spec).unwrap()).unwrap();
+    let streams = [0; 3].map(|_| calls.stream());
+    let kept = calls.pinned((SAMPLE * SAMPLES) as usize);
+    let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut roll = |below: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % below
+    };
+    let compare = |wanted: &mut Vec<(u64, u8)>| {
+        for (at, &(bytes, value)) in wanted.iter().enumerate() {
+            // SAFETY: pinned memory of the test's own, which no work writes any more.
+            let found = unsafe { std::slice::from_raw_parts((kept + at as u64 * SAMPLE) as *const u8, bytes as usize) };
+            assert!(found.iter().all(|&byte| byte == value), "a block of {value}s holds something else");
+        }
+        wanted.clear();
+    };
+    let after = event::create(device).unwrap();
+    let mut live: Vec<Live> = Vec::new();
+    let mut wanted: Vec<(u64, u8)> = Vec::new();
+    for turn in 0..700u64 {
+        let dare = roll(100);
+        if dare < 50 && live.len() < 24 {
+            let bytes = if roll(10) < 3 { 1 + roll(1 << 16) } else { 1 + roll(7 << 20) };
+            let stream = streams[roll(3) as usize];
+            let value = (turn % 255 + 1) as u8;
+            match pool::alloc_async(pool, bytes, StreamId(stream)) {
+                Ok(block) => {
+                    let pointer = pool::pointer(block);
+                    calls.fill(pointer, value, bytes, stream);
+                    live.push(Live { block, pointer, bytes, stream, value });
+                }
+                Err(error) => assert_eq!(error.status, Status::CapacityExceeded, "{error}"),
+            }
+        } else if dare < 95 && !live.is_empty() {
+            let gone = live.swap_remove(roll(live.len() as u64) as usize);
+            let on = if roll(4) == 0 { streams[roll(3) as usize] } else { gone.stream };
+            event::record(device, after, StreamId(gone.stream)).unwrap();
+            stream::wait_event(device, StreamId(on), after).unwrap();
+            if wanted.len() as u64 + 2 > SAMPLES {
+                device::synchronize(device).unwrap();
+                compare(&mut wanted);
+            }
+            let bytes = gone.bytes.min(SAMPLE);
+            for from in [0, gone.bytes - bytes] {
+                calls.copy_out(kept + wanted.len() as u64 * SAMPLE, gone.pointer + from, bytes, on);
+                wanted.push((bytes, gone.value));
+            }
+            pool::free_async(gone.block, StreamId(on)).unwrap();
+        } else if dare < 98 && syncs {
+            stream::synchronize(device, StreamId(streams[roll(3) as usize])).unwrap();
+        } else if dare == 98 {
+            pool::trim_to(pool, roll(40) << 20).unwrap();
+        }
+        if turn % 16 == 0 {
+            pool::check_invariants(pool).unwrap();
+        }
+    }
+    let moves = pool::stats(pool).unwrap().chunk_moves;
+    assert!(moves > 0, "chunks were moved");
+    for gone in live {
+        pool::free_async(gone.block, StreamId(gone.stream)).unwrap();
+    }
+    device::synchronize(device).unwrap();
+    compare(&mut wanted);
+    pool::check_invariants(pool).unwrap();
+    pool::destroy(pool).unwrap();
+    assert_eq!(calls.free_bytes(), before, "all of it went back to the driver");
+}
+
+/// Runs the test of this name again, in a process whose driver is the stand-in in a mode.
+fn in_each_mode(name: &str, test: impl FnOnce(u64)) {
+    if let Ok(seed) = std::env::var("SMP_TEST_CHILD") {
+        return test(seed.parse().expect("a seed"));
+    }
+    let driver = driver();
+    for (seed, mode) in ["eager", "lazy", "adversarial", "adversarial"].into_iter().enumerate() {
+        let child = Command::new(std::env::current_exe().expect("this test has a path"))
+            .args(["--exact", name, "--nocapture"])
+            .env("SMP_TEST_CHILD", (seed + 1).to_string())
+            .env("SMP_CUDA_LIBRARY", &driver)
+            .env("SIMCUDA_MODE", mode)
+            .env("SIMCUDA_SEED", (seed + 1).to_string())
+            .output()
+            .expect("the child runs");
+        let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && said.contains("1 passed"), "{mode}: {said}");
+    }
+}
+
+#[test]
+fn blocks_keep_their_bytes_while_chunks_move_under_them() {
+    in_each_mode("blocks_keep_their_bytes_while_chunks_move_under_them", |seed| {
+        blocks_keep_their_bytes(seed, "mapped()", true);
+    });
+}
+
+#[test]
+fn blocks_keep_their_bytes_when_the_host_observes_nothing() {
+    in_each_mode("blocks_keep_their_bytes_when_the_host_observes_nothing", |seed| {
+        blocks_keep_their_bytes(seed, "mapped(range_size=64MiB)", false);
+    });
+}
+
+#[test]
+fn blocks_keep_their_bytes_at_a_cap_and_with_a_period() {
+    in_each_mode("blocks_keep_their_bytes_at_a_cap_and_with_a_period", |seed| {
+        blocks_keep_their_bytes(seed, "mapped(max_pool_size=80MiB, dealloc_period=20)", seed % 2 == 0);
+    });
+}
