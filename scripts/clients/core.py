@@ -1,7 +1,15 @@
-"""cuda-core on whatever driver is found: device, stream, event, memory resources, buffer copies; data are checked."""
+"""cuda-core on whatever driver is found: device, stream, event, memory resources, buffer copies, a graph; data checked."""
 
 import numpy
-from cuda.core import Device, DeviceMemoryResource, DeviceMemoryResourceOptions, LegacyPinnedMemoryResource
+from cuda.core import (
+    Buffer,
+    Device,
+    DeviceMemoryResource,
+    DeviceMemoryResourceOptions,
+    GraphMemoryResource,
+    LegacyPinnedMemoryResource,
+    VirtualMemoryResource,
+)
 
 device = Device(0)
 device.set_current()
@@ -50,4 +58,32 @@ buffer.copy_to(target, stream=stream)
 buffer.close(stream)
 stream.sync()
 assert (got == 9).all()
+
+# A graph that allocates, fills, copies out and frees, launched twice.
+given, seen = host(1000)
+builder = device.create_graph_builder().begin_building()
+memory = GraphMemoryResource(device)
+buffer = memory.allocate(1000, stream=builder)
+buffer.fill(77, stream=builder)
+buffer.copy_to(given, stream=builder)
+buffer.close(builder)
+graph = builder.end_building().complete()
+for turn in range(2):
+    seen[:] = 0
+    graph.launch(stream)
+    stream.sync()
+    assert (seen == 77).all()
+
+# Mapped memory that grows keeps its bytes.
+mapped = VirtualMemoryResource(device)
+buffer = mapped.allocate(4 << 20)
+buffer.fill(5, stream=stream)
+stream.sync()
+buffer = mapped.modify_allocation(buffer, 8 << 20)
+assert buffer.size >= 8 << 20
+part = Buffer.from_handle(buffer.handle, 1000)
+part.copy_to(given, stream=stream)
+stream.sync()
+assert (seen == 5).all()
+
 # Not Device.sync(): that is a call of NVIDIA's runtime library, which takes no driver but NVIDIA's.

@@ -18,6 +18,7 @@ EXPECTED = {
         CudaArraySetting.test_scalar CudaArraySetting.test_strides
         TestRecordDtypeWithStructArrays.test_structured_array2 TestRecordDtypeWithStructArrays.test_structured_array3
         TestRecordDtypeWithStructArrays.test_structured_array4
+        TestCudaDriver.test_cuda_core_graph_builder_launch_user_facing
         TestCudaDriver.test_cuda_core_stream_launch_user_facing TestCudaDriver.test_cuda_core_stream_operations
         TestCudaDriver.test_cuda_driver_basic TestCudaDriver.test_cuda_driver_stream_operations
         TestCudaDriver.test_cuda_set_shared_memory_carveout TestCudaDriver.test_cuda_cache_config
@@ -33,7 +34,6 @@ EXPECTED = {
         TestModuleCallbacks.test_decldevice_arg TestModuleCallbacks.test_jitarg
     """,
     "occupancy is not answered": "TestCudaDriver.test_cuda_driver_occupancy",
-    "user objects of graphs are not there": "TestCudaDriver.test_cuda_core_graph_builder_launch_user_facing",
 }
 PACKAGE = "numba.cuda.tests.cudadrv"
 

@@ -4,8 +4,9 @@
 //! another, in the order in which they were captured, which every dependency among them allows.
 
 use crate::code::{self, Result};
+use crate::executor::call_host;
 use crate::machine::State;
-use crate::order::{Action, StreamId};
+use crate::order::{Action, HostFunction, Point, StreamId};
 
 /// A capture that has begun and not ended.
 pub struct Capture {
@@ -49,6 +50,12 @@ impl Node {
     }
 }
 
+/// Something of the caller's that graphs keep alive; its function is called when the last reference is gone.
+pub struct UserObject {
+    destroy: HostFunction,
+    references: u64,
+}
+
 /// A graph.
 #[derive(Clone, Default)]
 pub struct Graph {
@@ -57,6 +64,8 @@ pub struct Graph {
     /// Its number.
     pub id: u64,
     instances: u32,
+    /// User objects it holds, with its references to each.
+    objects: Vec<(u64, u64)>,
 }
 
 impl Graph {
@@ -73,6 +82,8 @@ impl Graph {
 pub struct Executable {
     nodes: Vec<Node>,
     graph: u64,
+    objects: Vec<(u64, u64)>,
+    launched: Option<Point>,
     /// Flags of the instantiation.
     pub flags: u64,
 }
@@ -340,6 +351,13 @@ impl State {
         Ok(at)
     }
 
+    /// Whether `at .. at + len` lies in memory that an allocation node of some graph gives when it is launched.
+    pub fn in_graph_memory(&self, at: u64, len: u64) -> bool {
+        let holds =
+            |(start, size): (u64, u64)| at >= start && at.checked_add(len).is_some_and(|end| end <= start + size);
+        self.graphs.values().flat_map(Graph::allocations).any(holds)
+    }
+
     pub(crate) fn capture_free(&mut self, id: StreamId, address: u64) -> Result<()> {
         let graph = self.open_graph(id)?;
         let own = self.graphs.get(&graph).is_some_and(|graph| graph.allocations().any(|(at, _)| at == address));
@@ -370,6 +388,7 @@ impl State {
     /// Ends a graph; what was made of it stays.
     pub fn destroy_graph(&mut self, handle: u64) -> Result<()> {
         let graph = self.graphs.remove(&handle).ok_or(code::INVALID_VALUE)?;
+        self.release_all(&graph.objects);
         if graph.instances == 0 {
             for (at, len) in graph.allocations() {
                 // An address that a launch still holds stays taken.
@@ -392,8 +411,13 @@ impl State {
         }
         graph.instances += 1;
         let nodes = graph.nodes.clone();
+        // One reference to each object the graph holds.
+        let objects: Vec<(u64, u64)> = graph.objects.iter().map(|&(object, _)| (object, 1)).collect();
+        for &(object, count) in &objects {
+            self.retain_object(object, count)?;
+        }
         let executable = self.handle();
-        self.executables.insert(executable, Executable { nodes, graph: handle, flags });
+        self.executables.insert(executable, Executable { nodes, graph: handle, objects, launched: None, flags });
         Ok(executable)
     }
 
@@ -403,7 +427,85 @@ impl State {
         if let Some(graph) = self.graphs.get_mut(&executable.graph) {
             graph.instances -= 1;
         }
+        // What was launched still uses them.
+        match executable.launched.filter(|&point| !self.has_run(point)) {
+            Some(point) => self.objects_in_use.push((point, executable.objects)),
+            None => self.release_all(&executable.objects),
+        }
         Ok(())
+    }
+
+    // --- user objects
+
+    /// A user object with `references` of the caller's.
+    pub fn new_object(&mut self, destroy: HostFunction, references: u64) -> u64 {
+        let handle = self.handle();
+        self.objects.insert(handle, UserObject { destroy, references });
+        handle
+    }
+
+    /// Adds references of the caller's.
+    pub fn retain_object(&mut self, object: u64, count: u64) -> Result<()> {
+        let object = self.objects.get_mut(&object).ok_or(code::INVALID_VALUE)?;
+        object.references += count;
+        Ok(())
+    }
+
+    /// Takes references away; with the last the object's function is called, on a thread of its own.
+    pub fn release_object(&mut self, handle: u64, count: u64) -> Result<()> {
+        let object = self.objects.get_mut(&handle).ok_or(code::INVALID_VALUE)?;
+        object.references = object.references.checked_sub(count).ok_or(code::INVALID_VALUE)?;
+        if object.references == 0 {
+            let destroy = object.destroy;
+            self.objects.remove(&handle);
+            call_host(destroy);
+        }
+        Ok(())
+    }
+
+    fn release_all(&mut self, objects: &[(u64, u64)]) {
+        for &(object, count) in objects {
+            // The caller may have given back more than its own.
+            let _ = self.release_object(object, count);
+        }
+    }
+
+    /// Lets go of what finished launches of destroyed graphs used.
+    pub(crate) fn release_unused(&mut self) {
+        let in_use = std::mem::take(&mut self.objects_in_use);
+        for (point, objects) in in_use {
+            if self.has_run(point) {
+                self.release_all(&objects);
+            } else {
+                self.objects_in_use.push((point, objects));
+            }
+        }
+    }
+
+    /// Makes a graph hold an object: with references of its own, or (`moved`) with the caller's.
+    pub fn graph_retain(&mut self, graph: u64, object: u64, count: u64, moved: bool) -> Result<()> {
+        self.graphs.get(&graph).ok_or(code::INVALID_VALUE)?;
+        if !self.objects.get(&object).is_some_and(|object| !moved || object.references >= count) {
+            return Err(code::INVALID_VALUE);
+        }
+        if !moved {
+            self.retain_object(object, count)?;
+        }
+        let held = &mut self.graphs.get_mut(&graph).ok_or(code::INVALID_VALUE)?.objects;
+        match held.iter_mut().find(|(known, _)| *known == object) {
+            Some((_, references)) => *references += count,
+            None => held.push((object, count)),
+        }
+        Ok(())
+    }
+
+    /// Takes references of a graph's away.
+    pub fn graph_release(&mut self, graph: u64, object: u64, count: u64) -> Result<()> {
+        let held = &mut self.graphs.get_mut(&graph).ok_or(code::INVALID_VALUE)?.objects;
+        let (_, references) = held.iter_mut().find(|(known, _)| *known == object).ok_or(code::INVALID_VALUE)?;
+        *references = references.checked_sub(count).ok_or(code::INVALID_VALUE)?;
+        held.retain(|(_, references)| *references > 0);
+        self.release_object(object, count)
     }
 
     /// Submits a graph's nodes. Memory that the last launch left allocated makes it INVALID_VALUE, unless the graph was
@@ -440,6 +542,10 @@ impl State {
                 _ => {}
             }
             self.submit(id, node.action, true)?;
+        }
+        let end = (id, self.streams[id].submitted);
+        if let Some(executable) = self.executables.get_mut(&handle) {
+            executable.launched = Some(end);
         }
         Ok(())
     }

@@ -7,13 +7,18 @@ use crate::config::Mode;
 use crate::ffi::host_call;
 use crate::machine::{Machine, State};
 use crate::memory::{Kind, Place};
-use crate::order::{Action, Clock, Operation, Point, Random, StreamId};
+use crate::order::{Action, Clock, HostFunction, Operation, Point, Random, StreamId};
 
 fn step(place: Place, by: u64) -> Place {
     match place {
         Place::Device(at) => Place::Device(at + by),
         Place::Host(at) => Place::Host(at + by),
     }
+}
+
+/// Calls the host on a thread of its own, where it may not call the driver.
+pub(crate) fn call_host((function, data): HostFunction) {
+    std::thread::spawn(move || host_call(|| function(data as *mut std::ffi::c_void)));
 }
 
 impl State {
@@ -133,6 +138,9 @@ impl State {
                 }
             }
         }
+        if !self.objects_in_use.is_empty() {
+            self.release_unused();
+        }
         let streams = &mut self.streams;
         self.busy.retain(|&id| {
             streams[id].listed = !streams[id].queue.is_empty();
@@ -202,6 +210,7 @@ impl Machine {
         if observe {
             state.observe(clock);
         }
+        state.release_unused();
     }
 
     /// Runs a stream to its present end.

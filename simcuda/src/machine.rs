@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
-use crate::capture::{Capture, Executable, Graph};
+use crate::capture::{Capture, Executable, Graph, UserObject};
 use crate::code::{self, Code, Result};
 use crate::config::Config;
 use crate::mapping::Physical;
@@ -109,6 +109,10 @@ pub struct State {
     pub graphs: HashMap<u64, Graph>,
     /// Executable graphs by handle.
     pub executables: HashMap<u64, Executable>,
+    /// User objects by handle.
+    pub objects: HashMap<u64, UserObject>,
+    /// What launches of destroyed executable graphs still use.
+    pub(crate) objects_in_use: Vec<(Point, Vec<(u64, u64)>)>,
     /// Modules and libraries by handle.
     pub modules: HashMap<u64, Module>,
     /// Module of each kernel handle.
@@ -713,6 +717,8 @@ impl Machine {
             captures: HashMap::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
+            objects: HashMap::new(),
+            objects_in_use: Vec::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             graph_live: HashMap::new(),

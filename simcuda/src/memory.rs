@@ -172,7 +172,7 @@ impl Access {
 /// The address space of all devices.
 #[derive(Debug)]
 pub struct Memory {
-    _space: Backing,
+    space: Backing,
     free: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, Region>,
     reserved: BTreeMap<u64, u64>,
@@ -193,7 +193,7 @@ impl Memory {
         let start = space.address().next_multiple_of(GRANULARITY);
         let len = space.address() + size - start;
         Memory {
-            _space: space,
+            space,
             free: BTreeMap::from([(start, len)]),
             regions: BTreeMap::new(),
             reserved: BTreeMap::new(),
@@ -312,6 +312,11 @@ impl Memory {
     pub fn find(&self, address: u64) -> Option<(u64, &Region)> {
         let (&start, region) = self.regions.range(..=address).next_back()?;
         (address - start < region.len).then_some((start, region))
+    }
+
+    /// Whether an address is one of the devices', whatever lies there now.
+    pub fn is_devices(&self, address: u64) -> bool {
+        address.wrapping_sub(self.space.address()) < self.space.len as u64
     }
 
     /// The region that begins at `start`.

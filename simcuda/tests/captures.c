@@ -1,5 +1,7 @@
 /* Stream capture, and graphs that come of it. */
+#define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <time.h>
 
 #include "driver.h"
 
@@ -318,10 +320,11 @@ static void captured_allocations_become_nodes_with_their_address(void)
     stream = stream_of(1);
     CHECK(cuStreamBeginCapture_v2(stream, GLOBAL), OK);
     CHECK(cuMemAllocAsync(&at, 1 << 20, stream), OK);
-    CHECK(cuMemsetD8Async(at, 6, 512, stream), INVALID_VALUE);
+    CHECK(cuMemsetD8Async(at, 9, 512, stream), OK);
+    CHECK(cuMemsetD8Async(at, 9, (1 << 20) + 1, stream), INVALID_VALUE);
     CHECK(cuStreamEndCapture(stream, &graph), OK);
     CHECK(cuGraphGetNodes(graph, nodes, &count), OK);
-    CHECK(count, 1);
+    CHECK(count, 2);
     CHECK(cuGraphNodeGetType(nodes[0], &type), OK);
     CHECK(type, 10);
     CHECK(cuMemGetInfo_v2(&before, &total), OK);
@@ -332,6 +335,7 @@ static void captured_allocations_become_nodes_with_their_address(void)
     CHECK(cuStreamSynchronize(stream), OK);
     CHECK(cuMemGetInfo_v2(&held, &total), OK);
     CHECK(before - held, 1 << 20);
+    CHECK(byte_at(at + 511), 9);
     CHECK(cuMemsetD8_v2(at, 6, 512), OK);
     CHECK(byte_at(at), 6);
     CHECK(cuGraphLaunch(executable, stream), INVALID_VALUE);
@@ -383,6 +387,74 @@ static void a_capture_may_add_to_a_graph_after_some_of_its_nodes(void)
     CHECK(needs[0] == nodes[0], 1);
 }
 
+static void a_graph_that_frees_what_it_allocates_is_launched_again_and_again(void)
+{
+    stream_t stream;
+    handle_t graph, executable;
+    ptr_t at, plain;
+    size_t before, after;
+    int turn;
+    start();
+    stream = stream_of(1);
+    CHECK(cuMemAlloc_v2(&plain, 512), OK);
+    CHECK(cuMemGetInfo_v2(&before, NULL), OK);
+    CHECK(cuStreamBeginCapture_v2(stream, RELAXED), OK);
+    CHECK(cuMemAllocAsync(&at, 4096, stream), OK);
+    CHECK(cuMemsetD8Async(at, 5, 4096, stream), OK);
+    CHECK(cuMemcpyAsync(plain, at + 4095, 1, stream), OK);
+    CHECK(cuMemFreeAsync(at, stream), OK);
+    CHECK(cuStreamEndCapture(stream, &graph), OK);
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0), OK);
+    for (turn = 0; turn < 3; turn++) {
+        CHECK(cuMemsetD8_v2(plain, 0, 1), OK);
+        CHECK(cuCtxSynchronize(), OK);
+        CHECK(cuGraphLaunch(executable, stream), OK);
+        CHECK(cuStreamSynchronize(stream), OK);
+        CHECK(byte_at(plain), 5);
+    }
+    CHECK(cuMemGetInfo_v2(&after, NULL), OK);
+    CHECK(before == after, 1);
+    CHECK(cuMemFreeAsync(at, stream), INVALID_VALUE);
+}
+
+static void note_end(void *data) { *(volatile int *)data = 1; }
+
+/* Whether the object's function has been called; it is called on another thread, so wait a little for it. */
+static int ended(volatile int *end, int expected)
+{
+    struct timespec pause = {0, 10000000};
+    int turn;
+    for (turn = 0; turn < (expected ? 500 : 5) && !*end; turn++) nanosleep(&pause, NULL);
+    return *end;
+}
+
+static void user_objects_live_while_a_graph_or_a_launch_holds_them(void)
+{
+    static volatile int end;
+    stream_t stream;
+    handle_t graph, executable, object;
+    start();
+    stream = stream_of(1);
+    CHECK(cuUserObjectCreate(&object, (void *)&end, note_end, 1, 0), INVALID_VALUE);
+    CHECK(cuUserObjectCreate(&object, (void *)&end, NULL, 1, 1), INVALID_VALUE);
+    CHECK(cuUserObjectCreate(&object, (void *)&end, note_end, 1, 1), OK);
+    CHECK(cuGraphCreate(&graph, 0), OK);
+    CHECK(cuGraphRetainUserObject(graph, object, 2, 0), OK);
+    CHECK(cuUserObjectRelease(object, 1), OK);
+    CHECK(cuGraphReleaseUserObject(graph, object, 3), INVALID_VALUE);
+    CHECK(cuGraphReleaseUserObject(graph, object, 1), OK);
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0), OK);
+    CHECK(cuGraphDestroy(graph), OK);
+    CHECK(simcuda_gate_close(stream), OK);
+    CHECK(cuGraphLaunch(executable, stream), OK);
+    CHECK(cuGraphExecDestroy(executable), OK);
+    CHECK(ended(&end, 0), 0);
+    CHECK(simcuda_gate_open(stream), OK);
+    CHECK(cuStreamSynchronize(stream), OK);
+    CHECK(ended(&end, 1), 1);
+    CHECK(cuUserObjectRelease(object, 1), INVALID_VALUE);
+}
+
 static void a_destroyed_stream_ends_its_capture(void)
 {
     stream_t stream;
@@ -407,6 +479,8 @@ static const struct test_case cases[] = {
     CASE(only_a_global_capture_forbids_another_threads_unsafe_calls_and_only_when_that_is_global),
     CASE(captured_allocations_become_nodes_with_their_address),
     CASE(a_capture_may_add_to_a_graph_after_some_of_its_nodes),
+    CASE(a_graph_that_frees_what_it_allocates_is_launched_again_and_again),
+    CASE(user_objects_live_while_a_graph_or_a_launch_holds_them),
     CASE(a_destroyed_stream_ends_its_capture),
 };
 

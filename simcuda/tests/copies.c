@@ -98,6 +98,9 @@ static void copies_go_any_way(void)
     CHECK(cuMemcpyHtoD_v2(a + 1000, given, 100), INVALID_VALUE);
     CHECK(cuMemcpyDtoH_v2(back, 12, 1), INVALID_VALUE);
     CHECK(cuMemcpyDtoH_v2(back, a, 0), OK);
+    /* A device address where nothing lies is no host address. */
+    CHECK(cuMemFree_v2(b), OK);
+    CHECK(cuMemcpy(a, b, 1), INVALID_VALUE);
 }
 
 /* What the host may do with its memory after an asynchronous copy has returned. */

@@ -78,6 +78,10 @@ int cuStreamBeginCapture_v2(stream_t stream, int mode);
 int cuStreamBeginCaptureToGraph(stream_t stream, handle_t graph, const handle_t *needs, const void *edges, size_t count,
                                 int mode);
 int cuGraphCreate(handle_t *graph, unsigned flags);
+int cuUserObjectCreate(handle_t *object, void *data, void (*destroy)(void *), unsigned references, unsigned flags);
+int cuUserObjectRelease(handle_t object, unsigned count);
+int cuGraphRetainUserObject(handle_t graph, handle_t object, unsigned count, unsigned flags);
+int cuGraphReleaseUserObject(handle_t graph, handle_t object, unsigned count);
 int cuStreamEndCapture(stream_t stream, handle_t *graph);
 int cuStreamIsCapturing(stream_t stream, int *status);
 int cuStreamGetCaptureInfo_v2(stream_t stream, int *status, uint64_t *id, handle_t *graph, const handle_t **tips,
@@ -115,6 +119,7 @@ int cuMemcpy(ptr_t to, ptr_t from, size_t bytes);
 int cuMemcpyHtoDAsync_v2(ptr_t to, const void *from, size_t bytes, stream_t stream);
 int cuMemcpyDtoHAsync_v2(void *to, ptr_t from, size_t bytes, stream_t stream);
 int cuMemcpyDtoDAsync_v2(ptr_t to, ptr_t from, size_t bytes, stream_t stream);
+int cuMemcpyAsync(ptr_t to, ptr_t from, size_t bytes, stream_t stream);
 int cuMemcpyPeer(ptr_t to, handle_t to_context, ptr_t from, handle_t from_context, size_t bytes);
 int cuMemcpy2D_v2(const void *what);
 int cuMemcpy3D_v2(const void *what);

@@ -275,6 +275,10 @@ static void s29_and_s31_limits_and_bad_arguments(void)
     props.usage_and_reserved[55] = 0;
     props.location = 2;
     CHECK(cuMemPoolCreate(&pool, &props), NOT_SUPPORTED);
+    props.location = 0;
+    CHECK(cuMemPoolCreate(&pool, &props), INVALID_VALUE);
+    props.type = 2;
+    CHECK(cuMemPoolCreate(&pool, &props), NOT_SUPPORTED);
 }
 
 static void s32_and_s33_destroying_pools(void)

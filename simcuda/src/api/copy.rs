@@ -7,9 +7,10 @@ use crate::machine::State;
 use crate::memory::{Access, Place};
 use crate::order::{Action, Shape, StreamId};
 
-/// The place an address means: device memory where something lies, else the caller's own memory.
+/// The place an address means: device memory where something lies or may lie, else the caller's own memory.
 fn unified(state: &State, at: Ptr) -> Place {
-    if state.memory.find(at).is_some() { Place::Device(at) } else { Place::Host(at) }
+    let known = state.memory.is_devices(at) || state.memory.find(at).is_some();
+    if known { Place::Device(at) } else { Place::Host(at) }
 }
 
 /// Refuses an end of a copy that is not there, or that the stream's device may not reach.
@@ -18,6 +19,8 @@ fn reachable(state: &State, id: StreamId, place: Place, len: Option<u64>, write:
     let device = state.contexts.get(&state.streams[id].context).map_or(0, |context| context.device);
     let access = Access { write, devices: 1 << device };
     match place {
+        // Captured work may use what its graph allocates when it is launched.
+        Place::Device(at) if state.streams[id].capture.is_some() && state.in_graph_memory(at, len) => Ok(()),
         Place::Device(at) if !state.memory.accessible(at, len, access) => Err(code::INVALID_VALUE),
         Place::Host(0) if len > 0 => Err(code::INVALID_VALUE),
         _ => Ok(()),

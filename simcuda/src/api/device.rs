@@ -226,7 +226,8 @@ fn located(c: &Call, location: In<u64>, kind: u32) -> code::Result<usize> {
     let (place, id) = halves(location.get()?);
     match (place, kind) {
         (1, 1) if c.config().pools => device_of(c, id).map_err(|_| code::INVALID_VALUE),
-        (1..=4, 1 | 2) => Err(code::NOT_SUPPORTED),
+        // Managed memory needs no location.
+        (1..=4, 1 | 2) | (0, 2) => Err(code::NOT_SUPPORTED),
         _ => Err(code::INVALID_VALUE),
     }
 }

@@ -1,5 +1,7 @@
 //! Graphs that come of captures: looked at, made ready, launched.
 
+use std::ffi::c_void;
+
 use super::{Handle, device_of};
 use crate::capture::Node;
 use crate::code;
@@ -104,6 +106,32 @@ entries! {
         state.launch_graph(executable, id)?;
         state.stir(c.machine);
         Ok(())
+    }
+    "cuUserObjectCreate" 11030 cuUserObjectCreate => (
+        c, to: Out<Handle>, data: usize, destroy: Option<extern "C" fn(*mut c_void)>, references: u32, flags: u32) {
+        to.check()?;
+        let destroy = destroy.ok_or(code::INVALID_VALUE)?;
+        // The only flag, and it must be set: nobody can wait for the destructor.
+        if references == 0 || flags != 1 { return Err(code::INVALID_VALUE); }
+        let object = c.lock().new_object((destroy, data), references.into());
+        to.set(object)
+    }
+    "cuUserObjectRetain" 11030 cuUserObjectRetain => (c, object: Handle, count: u32) {
+        if count == 0 { return Err(code::INVALID_VALUE); }
+        c.lock().retain_object(object, count.into())
+    }
+    "cuUserObjectRelease" 11030 cuUserObjectRelease => (c, object: Handle, count: u32) {
+        if count == 0 { return Err(code::INVALID_VALUE); }
+        c.lock().release_object(object, count.into())
+    }
+    "cuGraphRetainUserObject" 11030 cuGraphRetainUserObject => (
+        c, graph: Handle, object: Handle, count: u32, flags: u32) {
+        if count == 0 || flags > 1 { return Err(code::INVALID_VALUE); }
+        c.lock().graph_retain(graph, object, count.into(), flags == 1)
+    }
+    "cuGraphReleaseUserObject" 11030 cuGraphReleaseUserObject => (c, graph: Handle, object: Handle, count: u32) {
+        if count == 0 { return Err(code::INVALID_VALUE); }
+        c.lock().graph_release(graph, object, count.into())
     }
     "cuDeviceSetGraphMemAttribute" 11040 cuDeviceSetGraphMemAttribute => (c, dev: i32, which: u32, from: In<u64>) {
         device_of(c, dev)?;

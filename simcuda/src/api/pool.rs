@@ -53,7 +53,9 @@ entries! {
         // Type and handle types, location type and id; then a pointer, the maximum with its usage, and a reserved tail.
         let words = props.get()?;
         let ((kind, handles), (place, id)) = (halves(words[0]), halves(words[1]));
-        if !(1..=2).contains(&kind) || !(0..=15).contains(&handles) || !(1..=4).contains(&place) {
+        // Managed memory needs no location.
+        let lowest = if kind == 2 { 0 } else { 1 };
+        if !(1..=2).contains(&kind) || !(0..=15).contains(&handles) || !(lowest..=4).contains(&place) {
             return Err(code::INVALID_VALUE);
         }
         // `usage` takes 2 bytes, then 54 reserved ones that must be 0.

@@ -185,10 +185,8 @@ stubs! {
     "cuGraphNodeSetEnabled" 11060 cuGraphNodeSetEnabled
     "cuGraphNodeSetParams" 12020 cuGraphNodeSetParams
     "cuGraphNodeSetParams" 13040 cuGraphNodeSetParams_v2
-    "cuGraphReleaseUserObject" 11030 cuGraphReleaseUserObject
     "cuGraphRemoveDependencies" 10000 cuGraphRemoveDependencies
     "cuGraphRemoveDependencies" 12030 cuGraphRemoveDependencies_v2
-    "cuGraphRetainUserObject" 11030 cuGraphRetainUserObject
     "cuGraphicsEGLRegisterImage" 7000 cuGraphicsEGLRegisterImage
     "cuGraphicsGLRegisterBuffer" 3000 cuGraphicsGLRegisterBuffer
     "cuGraphicsGLRegisterImage" 3000 cuGraphicsGLRegisterImage
@@ -419,9 +417,6 @@ stubs! {
     "cuTexRefSetMipmapLevelBias" 5000 cuTexRefSetMipmapLevelBias
     "cuTexRefSetMipmapLevelClamp" 5000 cuTexRefSetMipmapLevelClamp
     "cuTexRefSetMipmappedArray" 5000 cuTexRefSetMipmappedArray
-    "cuUserObjectCreate" 11030 cuUserObjectCreate
-    "cuUserObjectRelease" 11030 cuUserObjectRelease
-    "cuUserObjectRetain" 11030 cuUserObjectRetain
     "cuVDPAUCtxCreate" 3010 cuVDPAUCtxCreate
     "cuVDPAUCtxCreate" 3020 cuVDPAUCtxCreate_v2
     "cuVDPAUGetDevice" 3010 cuVDPAUGetDevice
