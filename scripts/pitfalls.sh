@@ -38,6 +38,7 @@ table=(
     "20 frees after the report work;late-frees;^frees_after_the_report_work_and_are_told.pool$"
     "21 a child after fork keeps out;fork;^a_child_writes_no_report"
     "22 out of memory: synchronise, trim, try again;relief;^an_allocation_waits_rather_than_fails$"
+    "22 what pools hold is there for others;relief-of-others;^what_pools_hold_is_there_for_others$"
     "23 no lock is held across a call of the driver;no-lock;^no_lock_is_held_while"
     "24 first calls at once start once;one-start;^first_calls_at_once_start_once"
     "24 a second library beside ours;chain;^a_second_library_beside_ours_works$"

@@ -474,6 +474,55 @@ static int accesses(void)
     return 0;
 }
 
+/* Memory that a pool holds and does not use is there for every other kind. */
+static int others(void)
+{
+    CUdeviceptr p, q, r;
+    size_t pitch;
+    driver_begin();
+    MUST(CALL(cuMemAlloc)(&p, 40 << 20));
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuMemAllocAsync)(&q, 40 << 20, 0));
+    MUST(CALL(cuMemFreeAsync)(q, 0));
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuMemAlloc)(&p, 50 << 20));
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuMemAllocPitch)(&r, &pitch, 1 << 20, 40, 4));
+    MUST(CALL(cuMemFree)(r));
+    return 0;
+}
+
+/* Whether the driver's pool keeps its memory over a synchronise. */
+static int keeps(void)
+{
+    CUmemoryPool pool;
+    CUdeviceptr p;
+    cuuint64_t reserved;
+    driver_begin();
+    MUST(CALL(cuDeviceGetMemPool)(&pool, 0));
+    MUST(CALL(cuMemAllocAsync)(&p, 65536, 0));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    printf("%d\n", reserved > 0);
+    return 0;
+}
+
+/* A capture of the thread's own default stream begins and ends: then the pool serves again. */
+static int capture_per_thread(void)
+{
+    CUdeviceptr p;
+    CUgraph graph;
+    driver_begin();
+    MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuStreamBeginCapture)(0, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(CALL(cuStreamEndCapture)(0, &graph));
+    MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemFree)(p));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -497,5 +546,8 @@ int main(int argc, char **argv)
     CASE(capture)
     CASE(pool_figures)
     CASE(accesses)
+    CASE(others)
+    CASE(keeps)
+    CASE(capture_per_thread)
     return 2;
 }

@@ -295,6 +295,23 @@ def captures_are_the_drivers(program, served):
     same("blocks of pools", report["served_by_pools"], 2)
 
 
+def what_pools_hold_is_there_for_others(program):
+    os.environ["SIMCUDA_MEMORY"] = "64MiB"
+    for settings in ({}, {"SMP_FREE": "deferred"}, {"SMP_LIMIT": "60MiB"}, {"SMP_ASYNC": "pool"}):
+        run([program, "others"], {"SMP_MODE": "pool", **settings})
+
+
+def the_drivers_pool_keeps_what_it_is_told_to(program, mode):
+    same("without", run([program, "keeps"], {"SMP_MODE": mode}).stdout, "0\n")
+    same("with", run([program, "keeps"], {"SMP_MODE": mode, "SMP_RELEASE_THRESHOLD": "none"}).stdout, "1\n")
+    same("too little", run([program, "keeps"], {"SMP_MODE": mode, "SMP_RELEASE_THRESHOLD": "1KiB"}).stdout, "0\n")
+
+
+def a_capture_of_the_threads_stream_ends(program):
+    _, report = report_of([program, "capture_per_thread"], "pool")
+    same("blocks of pools", report["served_by_pools"], 2)
+
+
 def the_pools_figures_are_those_of_the_pool_that_serves(program):
     run([program, "pool_figures"], preload=False)
     run([program, "pool_figures"], {"SMP_MODE": "pool"})

@@ -244,9 +244,9 @@ hooks! {
     CAPTURE_GRAPH_TWIN cuStreamBeginCaptureToGraph_ptsz = "cuStreamBeginCaptureToGraph" 12030 twin Pool
         (a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) => order::capture_begins;
     CAPTURE_END cuStreamEndCapture = "cuStreamEndCapture" 10000 legacy Pool
-        (stream: Handle, graph: usize) => order::capture_ends;
+        (stream: Handle, graph: usize) => order::capture_ends::<false>;
     CAPTURE_END_TWIN cuStreamEndCapture_ptsz = "cuStreamEndCapture" 10000 twin Pool
-        (stream: Handle, graph: usize) => order::capture_ends;
+        (stream: Handle, graph: usize) => order::capture_ends::<true>;
 
     ADDRESS_RANGE cuMemGetAddressRange_v2 = "cuMemGetAddressRange" 3020 legacy Pool
         (base: *mut Pointer, size: *mut usize, at: Pointer) => range::address_range;

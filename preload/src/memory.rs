@@ -25,22 +25,39 @@ struct Request {
 
 /// Asks the driver for memory within the limit, and books what it gave. `take` calls it and answers the address and the
 /// bytes that it really took, which are the request's except for rows that the driver pads.
-fn ask(request: Request, take: impl FnOnce() -> (Code, Pointer, u64)) -> Code {
+fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
     let books = ledger::device(request.home.device);
     let on_device = request.kind.on_device();
     let limit = setting::settings().limit.filter(|_| on_device);
-    if on_device && !books.charge(request.bytes, limit) {
-        books.refusals.fetch_add(1, Relaxed);
-        return OUT_OF_MEMORY;
-    }
-    let (code, at, bytes) = take();
-    if code != SUCCESS {
-        if on_device {
+    // Charged before the driver is asked: of two requests that would only fit alone, one is refused.
+    let attempt = || {
+        if on_device && !books.charge(request.bytes, limit) {
+            return Err(&books.refusals);
+        }
+        let taken = take();
+        if taken.0 != SUCCESS && on_device {
             books.discharge(request.bytes);
         }
-        books.failures.fetch_add(1, Relaxed);
-        return code;
+        Ok(taken)
+    };
+    let mut answer = attempt();
+    // What pools hold and do not use is in nobody's way.
+    let out_of_memory =
+        |answer: &Result<(Code, Pointer, u64), _>| answer.as_ref().map_or(true, |taken| taken.0 == OUT_OF_MEMORY);
+    if on_device && out_of_memory(&answer) && pool::relieve(request.home.device) {
+        answer = attempt();
     }
+    let (code, at, bytes) = match answer {
+        Ok((SUCCESS, at, bytes)) => (SUCCESS, at, bytes),
+        Ok((code, ..)) => {
+            books.failures.fetch_add(1, Relaxed);
+            return code;
+        }
+        Err(refusals) => {
+            refusals.fetch_add(1, Relaxed);
+            return OUT_OF_MEMORY;
+        }
+    };
     if on_device && bytes > request.bytes {
         // The padding of rows is known only now; the block is there, so it counts even past the limit.
         books.charge(bytes - request.bytes, None);
@@ -248,7 +265,10 @@ pub unsafe fn alloc_from_pool<const TWIN: bool>(
     let driver = || unsafe { real(to, bytes, pool, stream) };
     let Some(_inside) = session::enter() else { return driver() };
     let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
-    let code = driver();
+    let mut code = driver();
+    if code == OUT_OF_MEMORY && pool::relieve(home.device) {
+        code = driver();
+    }
     if code != SUCCESS {
         ledger::device(home.device).failures.fetch_add(1, Relaxed);
         return code;
@@ -408,7 +428,7 @@ pub unsafe fn host_alloc(
     unsafe { pinned(to, bytes, caller, || real(to, bytes, flags)) }
 }
 
-unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl FnOnce() -> Code) -> Code {
+unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl Fn() -> Code) -> Code {
     let Some(_inside) = session::enter() else { return driver() };
     let Some(home) = context::current().filter(|_| !to.is_null() && bytes > 0) else { return driver() };
     let request = Request { kind: Kind::Host, bytes: bytes as u64, home, stream: 0, caller };

@@ -70,10 +70,14 @@ pub unsafe fn capture_begins(
 ///
 /// # Safety
 /// As the driver's.
-pub unsafe fn capture_ends(real: unsafe fn(Handle, usize) -> Code, stream: Handle, graph: usize) -> Code {
+pub unsafe fn capture_ends<const TWIN: bool>(
+    real: unsafe fn(Handle, usize) -> Code,
+    stream: Handle,
+    graph: usize,
+) -> Code {
     let mut status = 0;
     // SAFETY: the stream is the program's, the target ours.
-    let was = unsafe { driver::cuStreamIsCapturing(stream, &mut status) } == SUCCESS && status != 0;
+    let was = unsafe { driver::cuStreamIsCapturing(named(stream, TWIN), &mut status) } == SUCCESS && status != 0;
     // SAFETY: the program's arguments.
     let code = unsafe { real(stream, graph) };
     if was {

@@ -473,6 +473,18 @@ impl Place {
     }
 }
 
+/// The driver has no memory for something else on a device: what pools there hold and do not use goes back. `false`: they
+/// hold nothing.
+pub fn relieve(device: i32) -> bool {
+    let held = || ledger::device(device).pages.figures().current;
+    let before = held();
+    if before == 0 || broken("relief-of-others") {
+        return false;
+    }
+    places().into_iter().filter(|place| place.home.device == device).for_each(Place::relieve);
+    held() < before
+}
+
 /// Gives a block back whose uses are over.
 fn give(block: AllocationId) {
     if let Err(why) = pool::free_observed(block) {
