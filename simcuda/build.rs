@@ -1,5 +1,5 @@
 //! Names the shared library as a loader would ask for it. The file itself keeps the name `libsimcuda.so`, so that
-//! nothing finds it by accident; `build.sh` makes the copy called `libcuda.so.1`.
+//! nothing finds it by accident; a test makes the copy called `libcuda.so.1`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
