@@ -4,7 +4,7 @@
 
 use smp_core::device::{self, CudaOptions};
 use smp_core::pool::{self, spec};
-use smp_core::{AllocationId, Status, StreamId, event, stream};
+use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event, stream};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::process::Command;
@@ -196,17 +196,23 @@ fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
 
 /// Runs the test of this name again, in a process whose driver is the stand-in in a mode.
 fn in_each_mode(name: &str, test: impl FnOnce(u64)) {
+    in_modes(&["eager", "lazy", "adversarial", "adversarial"], name, "", test);
+}
+
+/// The same in these modes, with calls of the driver's that are to fail.
+fn in_modes(modes: &[&str], name: &str, failures: &str, test: impl FnOnce(u64)) {
     if let Ok(seed) = std::env::var("SMP_TEST_CHILD") {
         return test(seed.parse().expect("a seed"));
     }
     let driver = driver();
-    for (seed, mode) in ["eager", "lazy", "adversarial", "adversarial"].into_iter().enumerate() {
+    for (seed, mode) in modes.iter().enumerate() {
         let child = Command::new(std::env::current_exe().expect("this test has a path"))
             .args(["--exact", name, "--nocapture"])
             .env("SMP_TEST_CHILD", (seed + 1).to_string())
             .env("SMP_CUDA_LIBRARY", &driver)
             .env("SIMCUDA_MODE", mode)
             .env("SIMCUDA_SEED", (seed + 1).to_string())
+            .env("SIMCUDA_FAIL", failures)
             .output()
             .expect("the child runs");
         let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
@@ -232,5 +238,72 @@ fn blocks_keep_their_bytes_when_the_host_observes_nothing() {
 fn blocks_keep_their_bytes_at_a_cap_and_with_a_period() {
     in_each_mode("blocks_keep_their_bytes_at_a_cap_and_with_a_period", |seed| {
         blocks_keep_their_bytes(seed, "mapped(max_pool_size=80MiB, dealloc_period=20)", seed % 2 == 0);
+    });
+}
+
+/// A pool on the stand-in, a stream, and what the device had free before.
+struct Bench {
+    device: DeviceId,
+    pool: PoolId,
+    stream: StreamId,
+    before: usize,
+}
+
+fn a_pool(spec: &str) -> (Calls, Bench) {
+    let calls = Calls::open();
+    calls.make_current();
+    let before = calls.free_bytes();
+    let device = device::open_cuda(&CudaOptions::default()).unwrap();
+    let pool = pool::create(device, &spec::parse(spec).unwrap()).unwrap();
+    let stream = StreamId(calls.stream());
+    (calls, Bench { device, pool, stream, before })
+}
+
+#[test]
+fn a_range_that_the_driver_refuses_is_asked_for_just_large_enough() {
+    let name = "a_range_that_the_driver_refuses_is_asked_for_just_large_enough";
+    in_modes(&["eager"], name, "cuMemAddressReserve:1:2", |_| {
+        let (_, b) = a_pool("mapped()");
+        let first = pool::alloc_async(b.pool, 3 << 20, b.stream).unwrap();
+        let stats = pool::stats(b.pool).unwrap();
+        assert_eq!((stats.page_refusals, stats.ranges, stats.reserved), (1, 1, 4 << 20));
+        // Nothing more fits there; the driver reserves a whole range now.
+        let second = pool::alloc_async(b.pool, 3 << 20, b.stream).unwrap();
+        assert_eq!(pool::stats(b.pool).unwrap().ranges, 2);
+        assert!(pool::pointer(first).abs_diff(pool::pointer(second)) >= 3 << 20);
+        pool::check_invariants(b.pool).unwrap();
+    });
+}
+
+#[test]
+fn of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole() {
+    let name = "of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole";
+    in_modes(&["eager"], name, "cuMemCreate:3:2", |_| {
+        let (calls, b) = a_pool("mapped()");
+        assert_eq!(pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap_err().status, Status::OutOfMemory);
+        let stats = pool::stats(b.pool).unwrap();
+        assert_eq!((stats.reserved, stats.live, stats.page_refusals), (0, 0, 1));
+        assert_eq!(calls.free_bytes(), b.before);
+        let block = pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap();
+        pool::check_invariants(b.pool).unwrap();
+        pool::free_async(block, b.stream).unwrap();
+        device::synchronize(b.device).unwrap();
+        pool::destroy(b.pool).unwrap();
+        assert_eq!(calls.free_bytes(), b.before);
+    });
+}
+
+#[test]
+fn a_place_that_the_driver_does_not_map_is_tried_again_after_all_that_is_free_went_back() {
+    let name = "a_place_that_the_driver_does_not_map_is_tried_again_after_all_that_is_free_went_back";
+    in_modes(&["eager"], name, "cuMemMap:2:2", |_| {
+        let (calls, b) = a_pool("mapped()");
+        let block = pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap();
+        pool::check_invariants(b.pool).unwrap();
+        // Three chunks came, could not all be mapped, went, and came again.
+        let stats = pool::stats(b.pool).unwrap();
+        assert_eq!((stats.page_allocs, stats.page_frees, stats.reserved), (6, 3, 6 << 20));
+        assert_eq!(b.before - calls.free_bytes(), 6 << 20);
+        pool::free_async(block, b.stream).unwrap();
     });
 }

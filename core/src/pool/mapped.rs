@@ -433,14 +433,18 @@ impl Request<'_> {
         }
     }
 
-    /// Reserves a further range. `false`: the device refused.
+    /// Reserves a further range; if need be, one that is just large enough. `false`: the device refused.
     fn reserve(&mut self, e: usize) -> Result<bool> {
+        let entry = &self.pool.entries[e];
+        let least = self.need.div_ceil(entry.page_size).saturating_mul(entry.page_size);
+        let wanted = entry.range_size.max(least);
+        Ok(self.reserve_bytes(e, wanted)? || (least < wanted && self.reserve_bytes(e, least)?))
+    }
+
+    fn reserve_bytes(&mut self, e: usize, bytes: u64) -> Result<bool> {
         let pool = self.pool;
         let device = &*pool.device;
-        let entry = &pool.entries[e];
-        let size = entry.page_size;
         let granularity = device.options.page_granularity;
-        let bytes = entry.range_size.max(self.need.div_ceil(size).saturating_mul(size));
         if bytes > MAX_PAGE {
             self.refused = true;
             return Ok(false);
