@@ -66,10 +66,11 @@ def app(program, mode):
     """The program does the same; the report tells what it did."""
     plain = run([program], preload=False)
     if mode == "off":
-        with_it = run([program], {"SMP_MODE": "off", "SMP_REPORT": os.path.join(OUT, "none")})
+        none = os.path.join(OUT, f"none.{os.getpid()}")
+        with_it = run([program], {"SMP_MODE": "off", "SMP_REPORT": none})
         same("output", with_it.stdout, plain.stdout)
         same("standard error", with_it.stderr, plain.stderr)
-        same("a report in off mode", os.path.exists(os.path.join(OUT, "none")), False)
+        same("a report in off mode", os.path.exists(none), False)
         return
     with_it, report = report_of([program], mode)
     same("output", with_it.stdout, plain.stdout)
