@@ -12,11 +12,9 @@ pub const CHUNK: u64 = 32 << 20;
 /// Bytes that every block is a multiple of.
 pub const UNIT: u64 = 512;
 
-/// What a block of a chunk is.
+/// What a free block of a chunk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
-    /// Given out.
-    Live,
     /// Never given out.
     Fresh,
     /// Freed at a point that the host has not seen complete.
@@ -54,7 +52,10 @@ pub struct Run {
 #[derive(Debug, Clone)]
 struct Chunk {
     len: u64,
-    blocks: BTreeMap<u64, (u64, Block)>,
+    /// Bytes by start.
+    live: BTreeMap<u64, u64>,
+    /// Bytes and state by start, apart from the live ones so that a search passes over few.
+    free: BTreeMap<u64, (u64, Block)>,
 }
 
 /// A memory pool.
@@ -114,28 +115,36 @@ impl Pool {
         let mut best: Option<(u64, Run)> = None;
         for (&base, chunk) in &self.chunks {
             let mut run: Option<(u64, u64, Vec<Point>)> = None;
-            let ended = std::iter::once((base + chunk.len, (0, Block::Live)));
-            for (at, (len, block)) in chunk.blocks.iter().map(|(&at, &block)| (at, block)).chain(ended) {
-                if block != Block::Live && usable(&block) {
-                    let (_, total, points) = run.get_or_insert((at, 0, Vec::new()));
-                    if let (Block::Pending(point), true) = (block, *total < need) {
-                        points.push(point);
-                    }
-                    *total += len;
-                } else if let Some((start, total, points)) = run.take()
+            let mut close = |run: Option<(u64, u64, Vec<Point>)>| {
+                if let Some((start, total, points)) = run
                     && total >= need
                     && best.as_ref().is_none_or(|(size, _)| total < *size)
                 {
                     best = Some((total, Run { chunk: base, start, points }));
                 }
+            };
+            for (&at, &(len, block)) in &chunk.free {
+                let usable = usable(&block);
+                if !usable || run.as_ref().is_some_and(|(start, total, _)| start + total != at) {
+                    close(run.take());
+                }
+                if usable {
+                    let (_, total, points) = run.get_or_insert((at, 0, Vec::new()));
+                    if let (Block::Pending(point), true) = (block, *total < need) {
+                        points.push(point);
+                    }
+                    *total += len;
+                }
             }
+            close(run);
         }
         best.map(|(_, run)| run)
     }
 
     /// Adds a chunk that the device granted.
     pub fn grow(&mut self, base: u64, len: u64) {
-        self.chunks.insert(base, Chunk { len, blocks: BTreeMap::from([(base, (len, Block::Fresh))]) });
+        self.chunks
+            .insert(base, Chunk { len, live: BTreeMap::new(), free: BTreeMap::from([(base, (len, Block::Fresh))]) });
         self.reserved += len;
         self.reserved_high = self.reserved_high.max(self.reserved);
     }
@@ -146,16 +155,16 @@ impl Pool {
         let mut covered = 0;
         while covered < need {
             let at = run.start + covered;
-            let Some((len, block)) = chunk.blocks.remove(&at) else { break };
+            let Some((len, block)) = chunk.free.remove(&at) else { break };
             let left = (covered + len).saturating_sub(need);
             if left > 0 {
-                chunk.blocks.insert(at + len - left, (left, block));
+                chunk.free.insert(at + len - left, (left, block));
             } else if matches!(block, Block::Pending(_)) {
                 self.pending -= 1;
             }
             covered += len;
         }
-        chunk.blocks.insert(run.start, (need, Block::Live));
+        chunk.live.insert(run.start, need);
         self.used += need;
         self.used_high = self.used_high.max(self.used);
     }
@@ -163,27 +172,26 @@ impl Pool {
     /// Bytes of the live block that begins at `address`.
     pub fn live(&self, address: u64) -> Option<u64> {
         let (_, chunk) = self.chunks.range(..=address).next_back()?;
-        chunk.blocks.get(&address).filter(|(_, block)| *block == Block::Live).map(|(len, _)| *len)
+        chunk.live.get(&address).copied()
     }
 
     /// The live block that holds `address`: its start and bytes.
     pub fn live_around(&self, address: u64) -> Option<(u64, u64)> {
         let (_, chunk) = self.chunks.range(..=address).next_back()?;
-        let (&start, &(len, block)) = chunk.blocks.range(..=address).next_back()?;
-        (block == Block::Live && address - start < len).then_some((start, len))
+        let (&start, &len) = chunk.live.range(..=address).next_back()?;
+        (address - start < len).then_some((start, len))
     }
 
     /// Number of live blocks.
     pub fn live_count(&self) -> usize {
-        self.chunks.values().flat_map(|c| c.blocks.values()).filter(|(_, block)| *block == Block::Live).count()
+        self.chunks.values().map(|chunk| chunk.live.len()).sum()
     }
 
     /// Takes a live block back. Without a point the caller says that nothing uses it any more.
     pub fn release(&mut self, address: u64, point: Option<Point>) -> Option<u64> {
         let (_, chunk) = self.chunks.range_mut(..=address).next_back()?;
-        let entry = chunk.blocks.get_mut(&address).filter(|(_, block)| *block == Block::Live)?;
-        entry.1 = point.map_or(Block::Observed, Block::Pending);
-        let len = entry.0;
+        let len = chunk.live.remove(&address)?;
+        chunk.free.insert(address, (len, point.map_or(Block::Observed, Block::Pending)));
         self.pending += usize::from(point.is_some());
         self.used -= len;
         Some(len)
@@ -196,7 +204,7 @@ impl Pool {
         }
         for chunk in self.chunks.values_mut() {
             let mut joined: BTreeMap<u64, (u64, Block)> = BTreeMap::new();
-            for (&at, &(len, mut block)) in &chunk.blocks {
+            for (&at, &(len, mut block)) in &chunk.free {
                 if let Block::Pending(point) = block
                     && seen(point)
                 {
@@ -204,7 +212,10 @@ impl Pool {
                     self.pending -= 1;
                 }
                 match joined.last_entry() {
-                    Some(mut last) if block == Block::Observed && last.get().1 == Block::Observed => {
+                    Some(mut last)
+                        if (block, last.get().1) == (Block::Observed, Block::Observed)
+                            && last.key() + last.get().0 == at =>
+                    {
                         last.get_mut().0 += len;
                     }
                     _ => {
@@ -212,7 +223,7 @@ impl Pool {
                     }
                 }
             }
-            chunk.blocks = joined;
+            chunk.free = joined;
         }
     }
 
@@ -223,7 +234,8 @@ impl Pool {
 
     /// Takes out a chunk that is wholly free and observed, whose loss leaves at least `keep` bytes.
     pub fn shrink(&mut self, keep: u64) -> Option<(u64, u64)> {
-        let idle = |chunk: &Chunk| chunk.blocks.values().all(|(_, b)| matches!(b, Block::Observed | Block::Fresh));
+        let given_back = |block: &Block| matches!(block, Block::Observed | Block::Fresh);
+        let idle = |chunk: &Chunk| chunk.live.is_empty() && chunk.free.values().all(|(_, block)| given_back(block));
         let (&base, chunk) =
             self.chunks.iter().rev().find(|(_, chunk)| self.reserved - chunk.len >= keep && idle(chunk))?;
         let len = chunk.len;
@@ -259,6 +271,21 @@ mod tests {
         assert_eq!(pool.live(CHUNK), Some(2 * UNIT));
         assert!(!pool.any_pending());
         assert_eq!(pool.used, 3 * UNIT);
+    }
+
+    #[test]
+    fn a_live_block_between_two_free_ones_keeps_them_apart() {
+        let mut pool = pool_with(3);
+        for block in [0, 2] {
+            pool.release(CHUNK + block * UNIT, Some((1, 1 + block))).unwrap();
+        }
+        let pending = |block: &Block| matches!(block, Block::Pending(_));
+        assert_eq!(pool.find(2 * UNIT, pending), None);
+        pool.observe(|_| true);
+        let observed = |block: &Block| *block == Block::Observed;
+        assert_eq!(pool.find(2 * UNIT, observed), None);
+        pool.release(CHUNK + UNIT, None).unwrap();
+        assert_eq!(pool.find(3 * UNIT, observed).map(|run| run.start), Some(CHUNK));
     }
 
     #[test]
