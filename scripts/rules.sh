@@ -13,6 +13,8 @@ need gcc=gcc g++=g++ cmake=cmake make=make
 
 # The table in core/src/rules.rs: NAME = "switch", "what it turns off";
 mapfile -t rules < <(sed -n 's/^    [A-Z_0-9]* = "\([a-z0-9-]*\)", ".*";$/\1/p' core/src/rules.rs)
+# Those of CUDA devices only are cuda_tests' business.
+mapfile -t rules < <(printf '%s\n' "${rules[@]}" | grep -v '^cuda-')
 [ ${#rules[@]} -gt 0 ] || die "found no rule in core/src/rules.rs"
 meaning() { sed -n "s/^    [A-Z_0-9]* = \"$1\", \"\(.*\)\";\$/\1/p" core/src/rules.rs; }
 if [ $# -gt 0 ]; then

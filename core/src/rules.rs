@@ -1,7 +1,8 @@
 //! Switches that turn one rule off, in test builds only (feature `rule-switches`, environment `SMP_RULE_OFF`).
 //!
-//! They exist to show that the tests notice: `scripts/rules.sh` turns each off and prints which tests go red. In a build
-//! without the feature `off` is the constant `false`.
+//! They exist to show that the tests notice: `scripts/rules.sh` turns each off and prints which tests go red. Those named
+//! `cuda-` act on CUDA devices only, and `cuda_tests` shows that each is caught by wrong bytes. In a build without the
+//! feature `off` is the constant `false`.
 
 macro_rules! rules {
     ($($name:ident = $text:literal, $what:literal;)*) => {
@@ -32,6 +33,11 @@ rules! {
     SYNC_OBSERVES = "sync-closure", "a synchronise observes what the stream depended on";
     LEGACY = "legacy-barrier", "work on the legacy stream orders all blocking streams";
     TRANSITIVE = "transitive", "an event carries what its stream was ordered after";
+    CUDA_SAME_STREAM = "cuda-same-stream", "on CUDA only what was freed on a stream is the stream's own";
+    CUDA_OBSERVED = "cuda-observed", "on CUDA a stream's synchronise observes only that stream and what it depended on";
+    CUDA_EVENT = "cuda-event", "on CUDA an event covers only what its stream was given before it";
+    CUDA_EXECUTED = "cuda-executed", "on CUDA a free has executed only when the driver says so";
+    CUDA_WAIT = "cuda-wait", "on CUDA policy 3 has the driver make the stream wait";
 }
 
 /// The named rule is turned off.

@@ -558,9 +558,23 @@ impl Request<'_> {
             }
         }
         let holders = slow.holders(pool, e);
+        let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
+        if broken(rules::CUDA_SAME_STREAM) {
+            for &holder in &holders {
+                let bins = slow.bins(holder, pool, e);
+                let index = fit(bins, Upto::Any);
+                if index != NIL {
+                    bins.remove(index);
+                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
+                }
+            }
+        }
         if let Some(me) = self.stream {
             let follow = pool.follows();
-            let cover = |slow: &mut Slow<'_>, holder: StreamRef| slow.state(holder.slot()).covered_by(&clock);
+            let cover = |slow: &mut Slow<'_>, holder: StreamRef| match slow.state(holder.slot()).covered_by(&clock) {
+                upto if upto > 0 && broken(rules::CUDA_EVENT) => u64::MAX,
+                upto => upto,
+            };
             // 3. Policy 1. A clock without entries covers nothing of another stream.
             if follow && !clock.entries().is_empty() {
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
@@ -736,7 +750,10 @@ impl Request<'_> {
 
     fn note_answer(&mut self, stream: StreamRef) -> u64 {
         self.asked += 1;
-        let executed = self.pool.device.executed(stream);
+        let mut executed = self.pool.device.executed(stream);
+        if rules::off(rules::CUDA_EXECUTED) && self.pool.device.cuda().is_some() {
+            executed = u64::MAX;
+        }
         self.pool.tally.progress_queries.fetch_add(1, Relaxed);
         self.pool.device.tell(&Event::ProgressAnswer { stream: stream.id(), executed });
         self.answers.insert(stream, executed);

@@ -267,7 +267,13 @@ pub(crate) fn submit_agreed(
 pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock) {
     native::poll_before_release(device);
     device.order.run_to(&STREAMS, at);
-    let seen = if rules::off(rules::SYNC_OBSERVES) { vec![at] } else { device.order.closure(&STREAMS, at, clock) };
+    let mut seen = if rules::off(rules::SYNC_OBSERVES) { vec![at] } else { device.order.closure(&STREAMS, at, clock) };
+    if rules::off(rules::CUDA_OBSERVED) && device.cuda().is_some() {
+        let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
+        seen.extend(
+            streams.into_iter().map(|stream| At { stream, seq: STREAMS.at(stream.slot()).state.lock().submitted }),
+        );
+    }
     release::observe(&mut Slow::lock(device), &seen);
 }
 

@@ -107,7 +107,7 @@ impl Encoder {
         number
     }
 
-    fn stream(&mut self, ordinal: u64) -> u64 {
+    pub(super) fn stream(&mut self, ordinal: u64) -> u64 {
         match self.streams.get(&ordinal) {
             Some(&number) => number,
             None => {

@@ -596,6 +596,20 @@ impl Observer for Checker {
                 check.releases.pop_front();
                 self.arm(check);
             }
+            // The stream went on during the call: the next answer is the one that follows.
+            &Event::ProgressAnswer { stream, .. } if self.device.order.opaque => {
+                let number = check.encoder.stream(stream.0);
+                let next = check.expected.iter().find_map(|(_, line)| match line {
+                    Line::Progress { stream, executed } if *stream == number => Some(*executed),
+                    _ => None,
+                });
+                let streams = self.device.order.streams.lock();
+                if let Some(next) = next
+                    && let Some(own) = streams.iter().find(|own| own.id() == stream)
+                {
+                    STREAMS.at(own.slot()).execute(next);
+                }
+            }
             _ => {}
         }
         check.spent_ns += nanoseconds(began);
@@ -901,7 +915,12 @@ impl Engine {
                 _ => None,
             })
             .collect();
+        let mut asked: Vec<u64> = Vec::new();
         for (number, upto) in answers {
+            if asked.contains(&number) {
+                continue;
+            }
+            asked.push(number);
             let Some((_, stream)) = self.world.lock().streams.get(&number).copied() else { continue };
             let record = STREAMS.at(stream.slot());
             if record.is(self.inner.uid, stream) {
@@ -1065,6 +1084,10 @@ impl Engine {
                 let Some((calls, retry)) = next else { return false };
                 let (began, spent) = (Instant::now(), engine.spent());
                 engine.perform_all(calls);
+                if let Some(checker) = engine.checker.as_ref().filter(|_| engine.inner.order.opaque) {
+                    engine.catch_up(checker);
+                    engine.set_waitable(checker);
+                }
                 let wall = nanoseconds(began);
                 let spent = engine.spent() - spent;
                 engine.world.lock().aside_ns += wall.saturating_sub(spent);
