@@ -1,18 +1,22 @@
 //! Pages: what a device granted, who it belongs to, and which block starts where in it.
 //!
 //! The start index of a carved page serves pointer look-ups: per alignment unit the block that was last allocated from
-//! there, in chunks made when first touched. Only an allocation writes it, so what has merged since is still named:
-//! entries are checked when read, never trusted. An inner pointer looks back for the last start that still is one; a
+//! there, in chunks. A chunk with one block that starts in it is that block's number alone; its list is made when a second
+//! one comes. Only an allocation writes the index, so what has merged since is still named: entries are checked when read,
+//! never trusted. An inner pointer looks back for the last start that still is one; a
 //! free block that never was an allocation is found from the block before it.
 
-use super::block::{Block, FREE, INDEXED, LIVE, NIL, block};
+use super::block::{Block, INDEXED, LIVE, NIL, block};
 use crate::slab::Slab;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::mem::size_of;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Every page of the process.
 pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
@@ -23,7 +27,7 @@ static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 /// Shape → page slots.
 type Spare = HashMap<u64, Vec<u32>>;
 
-/// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 1 KiB of index.
+/// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 4 bytes of index, or 1 KiB where it has a list.
 const CHUNK: usize = 256;
 
 /// Up to how many units a page is indexed by one list of chunks (1 GiB at 512-byte alignment); up to how many by lists that
@@ -59,7 +63,9 @@ enum Kind {
 
 struct Chunked {
     chunks: Box<[OnceBox<Chunk>]>,
-    /// A bit per chunk that was ever made, so that looking back over a large block is quick.
+    /// By chunk: the one block that starts in it, or the first of several. Stays while that block starts there.
+    lone: Box<[AtomicU32]>,
+    /// A bit per chunk that ever had a start, so that looking back over a large block is quick.
     made: Box<[AtomicU64]>,
 }
 
@@ -68,28 +74,32 @@ impl Chunked {
         let chunks = units.div_ceil(CHUNK as u64);
         Chunked {
             chunks: (0..chunks).map(|_| OnceBox::new()).collect(),
+            lone: (0..chunks).map(|_| AtomicU32::new(NIL)).collect(),
             made: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    #[cold]
-    fn make(&self, at: usize) -> Option<&Chunk> {
-        let chunk = self.chunks.get(at)?.get_or_init(Box::default);
-        self.made[at / 64].fetch_or(1 << (at % 64), Relaxed);
-        Some(chunk)
-    }
-    #[inline(always)]
-    fn set(&self, unit: usize, index: u32) {
-        let chunk = match self.chunks.get(unit / CHUNK).and_then(|chunk| chunk.get()) {
-            Some(chunk) => chunk,
-            None => match self.make(unit / CHUNK) {
-                Some(chunk) => chunk,
-                None => return,
-            },
-        };
-        let start = &chunk.0[unit % CHUNK];
-        if start.load(Relaxed) != index {
-            start.store(index, Relaxed);
+    fn mark(&self, at: usize) {
+        let (word, bit) = (&self.made[at / 64], 1 << (at % 64));
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
         }
+    }
+    /// `start_of` tells where a block starts, if it does in this list.
+    fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
+        let at = unit / CHUNK;
+        let Some(place) = self.chunks.get(at) else { return };
+        if place.get().is_none() {
+            let lone = &self.lone[at];
+            let now = lone.load(Acquire);
+            let gone = now == NIL || start_of(now).is_none_or(|start| start / CHUNK != at || start == unit);
+            if gone && lone.compare_exchange(now, index, Release, Relaxed).is_ok() {
+                self.mark(at);
+                return;
+            }
+        }
+        let chunk = place.get_or_init(Box::default);
+        chunk.0[unit % CHUNK].store(index, Relaxed);
+        self.mark(at);
     }
     /// The last chunk at or before `at` that was ever made.
     fn last_made(&self, at: usize) -> Option<usize> {
@@ -101,8 +111,8 @@ impl Chunked {
         }
         Some(word * 64 + 63 - bits.leading_zeros() as usize)
     }
-    /// The last entry at or before `unit` that `good` accepts.
-    fn last_start(&self, unit: usize, good: impl Fn(usize, u32) -> bool) -> Option<u32> {
+    /// The last block that starts at or before `unit`, of those that still start where they did.
+    fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
         let mut at = unit / CHUNK;
         let mut within = unit % CHUNK;
         loop {
@@ -110,12 +120,23 @@ impl Chunked {
             if made != at {
                 (at, within) = (made, CHUNK - 1);
             }
-            let starts = &self.chunks[at].get()?.0;
-            for (place, start) in starts[..=within].iter().enumerate().rev() {
-                let start = start.load(Relaxed);
-                if start != NIL && good(at * CHUNK + place, start) {
-                    return Some(start);
+            let good = |index: u32, from: usize| {
+                index != NIL && start_of(index).is_some_and(|start| (from..=at * CHUNK + within).contains(&start))
+            };
+            let lone = Some(self.lone[at].load(Acquire)).filter(|&lone| good(lone, at * CHUNK));
+            let lone_start = lone.and_then(&start_of).unwrap_or(at * CHUNK);
+            if let Some(chunk) = self.chunks[at].get() {
+                // What starts after the lone one.
+                let after = lone_start - at * CHUNK;
+                for (place, start) in chunk.0.iter().enumerate().take(within + 1).skip(after).rev() {
+                    let start = start.load(Relaxed);
+                    if start != NIL && start_of(start) == Some(at * CHUNK + place) {
+                        return Some(start);
+                    }
                 }
+            }
+            if lone.is_some() {
+                return lone;
             }
             at = at.checked_sub(1)?;
             within = CHUNK - 1;
@@ -137,22 +158,28 @@ impl Chunked {
 /// The index of a page so large that most of it may never be touched.
 struct Wide(Box<[OnceBox<Chunked>]>);
 
+/// Where a block starts in one list of a [`Wide`] index.
+fn within_list(number: usize, start_of: impl Fn(u32) -> Option<usize>) -> impl Fn(u32) -> Option<usize> {
+    move |index| start_of(index)?.checked_sub(number * LIST_UNITS).filter(|&start| start < LIST_UNITS)
+}
+
 impl Wide {
     fn new(units: u64) -> Wide {
         Wide((0..units.div_ceil(LIST_UNITS as u64)).map(|_| OnceBox::new()).collect())
     }
-    #[inline(always)]
-    fn set(&self, unit: usize, index: u32) {
-        if let Some(list) = self.0.get(unit / LIST_UNITS) {
-            list.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64))).set(unit % LIST_UNITS, index);
+    fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
+        let number = unit / LIST_UNITS;
+        if let Some(list) = self.0.get(number) {
+            let list = list.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64)));
+            list.set(unit % LIST_UNITS, index, within_list(number, start_of));
         }
     }
-    fn last_start(&self, unit: usize, good: impl Fn(usize, u32) -> bool) -> Option<u32> {
+    fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
         let lists = self.0.get(..=unit / LIST_UNITS)?;
         let mut within = unit % LIST_UNITS;
         for (number, list) in lists.iter().enumerate().rev() {
-            let good = |unit: usize, index: u32| good(number * LIST_UNITS + unit, index);
-            if let Some(start) = list.get().and_then(|list| list.last_start(within, good)) {
+            let start_of = within_list(number, &start_of);
+            if let Some(start) = list.get().and_then(|list| list.last_start(within, start_of)) {
                 return Some(start);
             }
             within = LIST_UNITS - 1;
@@ -166,6 +193,9 @@ impl Wide {
 
 impl Chunked {
     fn reset(&self) {
+        for lone in &self.lone {
+            lone.store(NIL, Relaxed);
+        }
         self.each_made(|chunk| {
             for start in &chunk.0 {
                 start.store(NIL, Relaxed);
@@ -175,7 +205,7 @@ impl Chunked {
     fn bytes(&self) -> usize {
         let mut made = 0;
         self.each_made(|_| made += 1);
-        self.chunks.len() * size_of::<OnceBox<Chunk>>() + made * size_of::<Chunk>()
+        self.chunks.len() * (size_of::<OnceBox<Chunk>>() + size_of::<u32>()) + made * size_of::<Chunk>()
     }
 }
 
@@ -185,33 +215,41 @@ impl PageIndex {
         // Wraps for a reader that races with the page's reuse; what it finds is checked.
         addr.wrapping_sub(self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
     }
-    /// A block that is being allocated starts at `addr`.
+    /// Where a block starts in the page whose slot is `slot` and whose index this is, if it is one of its blocks.
     #[inline(always)]
-    pub(crate) fn set(&self, addr: u64, index: u32) {
+    fn start_of(&self, slot: u32) -> impl Fn(u32) -> Option<usize> {
+        let (base, unit_log2) = (self.base.load(Relaxed), self.unit_log2.load(Relaxed));
+        move |index| {
+            let b = block(index);
+            // A record that is part of another block now has no size.
+            (b.page() == slot && b.size() != 0).then(|| (b.addr().wrapping_sub(base) >> unit_log2) as usize)
+        }
+    }
+    /// A block of the page that is being allocated starts at `addr`.
+    #[inline(never)]
+    fn set(&self, slot: u32, addr: u64, index: u32) {
+        let unit = self.unit(addr);
         match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.set(self.unit(addr) as usize, index),
-            Some(Kind::Wide(wide)) => wide.set(self.unit(addr) as usize, index),
+            Some(Kind::Chunked(chunked)) => chunked.set(unit as usize, index, self.start_of(slot)),
+            Some(Kind::Wide(wide)) => wide.set(unit as usize, index, self.start_of(slot)),
             Some(Kind::Sorted(map)) => {
-                map.lock().insert(self.unit(addr), index);
+                map.lock().insert(unit, index);
             }
             None => {}
         }
     }
     /// The block that starts at or last before `addr`, as far as known, of those that still start where they did.
     fn last_start(&self, slot: u32, addr: u64) -> Option<u32> {
-        let (base, unit_log2) = (self.base.load(Relaxed), self.unit_log2.load(Relaxed));
-        let good = |unit: usize, index: u32| {
-            let b = block(index);
-            b.page() == slot && b.has(LIVE | FREE) && b.addr().wrapping_sub(base) >> unit_log2 == unit as u64
-        };
+        let start_of = self.start_of(slot);
+        let unit = self.unit(addr);
         match self.kind.get()? {
-            Kind::Chunked(chunked) => chunked.last_start(self.unit(addr) as usize, good),
-            Kind::Wide(wide) => wide.last_start(self.unit(addr) as usize, good),
+            Kind::Chunked(chunked) => chunked.last_start(unit as usize, start_of),
+            Kind::Wide(wide) => wide.last_start(unit as usize, start_of),
             Kind::Sorted(map) => map
                 .lock()
-                .range(..=self.unit(addr))
+                .range(..=unit)
                 .rev()
-                .find(|&(&unit, &index)| good(unit as usize, index))
+                .find(|&(&unit, &index)| start_of(index) == Some(unit as usize))
                 .map(|(_, &index)| index),
         }
     }
@@ -325,7 +363,7 @@ pub(crate) fn close(slot: u32, unit: u64) {
 #[inline(always)]
 pub(crate) fn note_start(index: u32, b: &Block) {
     if b.size_flags() & INDEXED == 0 {
-        page(b.page()).index.set(b.addr(), index);
+        page(b.page()).index.set(b.page(), b.addr(), index);
         b.add_flag(INDEXED);
     }
 }
