@@ -69,7 +69,7 @@ endif()
 
 # The preload library, its runner and the stand-in driver that the runner can use: on x86-64 only, and in no sanitized build, whose run time has a dlsym of its own.
 set(smp_preload_steps "")
-if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT SMP_SANITIZE)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT SMP_SANITIZE AND NOT SMP_CARGO_FEATURES)
   set(SMP_PRELOAD ON)
   set(smp_preload_steps
     COMMAND "${CMAKE_COMMAND}" -E env ${smp_cargo_env} "${SMP_CARGO}" build --package smp-preload --package simcuda

@@ -18,6 +18,7 @@ stage_format() { "$cargo" fmt --all --check -- --color never; }
 stage_clippy() {
     "$cargo" clippy --workspace --all-targets --locked -- -D warnings
     "$cargo" clippy --workspace --all-targets --locked --features rule-switches -- -D warnings
+    "$cargo" clippy --package smp-preload --all-targets --locked --features break-switches -- -D warnings
 }
 
 stage_docs() { RUSTDOCFLAGS="-D warnings" "$cargo" doc --workspace --no-deps --locked; }
@@ -69,6 +70,7 @@ stage_valgrind() {
 stage_instructions() { scripts/instructions.sh "$build/release"; }
 
 stage_preload() { scripts/preload.sh; }
+stage_pitfalls() { scripts/pitfalls.sh; }
 
 stage_rules() { scripts/rules.sh; }
 
@@ -94,7 +96,7 @@ summary() {
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload instructions rules clients)
+stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload pitfalls instructions rules clients)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")

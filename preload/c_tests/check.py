@@ -390,7 +390,7 @@ def torch_allocator(program, library):
 
 def bytes_stay_right(program, settings, seeds):
     """A program that relies on frees that wait finds every byte right, whatever the order in which streams run."""
-    chosen = dict(pair.split("=") for pair in settings.split(",") if pair)
+    chosen = dict(pair.split("=", 1) for pair in settings.split(",") if pair)
     for seed in range(1, int(seeds) + 1):
         run([program, "80", str(seed)], {"SIMCUDA_MODE": "adversarial", "SIMCUDA_SEED": str(seed), **chosen})
     print(f"{seeds} seeds")

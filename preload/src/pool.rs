@@ -648,7 +648,15 @@ pub fn alloc_ordered(home: Current, bytes: u64, stream: Handle, caller: usize) -
     });
     let block = match block {
         Ok(block) => block,
-        Err(error) if error.status == Status::Capturing => return None,
+        // The driver judges what is captured; and the pool's pages may be larger than what is left.
+        Err(error)
+            if matches!(
+                error.status,
+                Status::Capturing | Status::OutOfMemory | Status::CapacityExceeded | Status::SizeNotAccepted
+            ) =>
+        {
+            return None;
+        }
         Err(error) => return Some(Err(code_of(&error))),
     };
     let at = pool::pointer(block);
