@@ -315,7 +315,8 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             let state = slow.state(user.slot());
             // Where others' work is not seen, what the user has been given since its last call here must be covered too:
             // its point is an operation of its own, which only what its next call records comes after.
-            let seq = match opaque && stream != Some(user) {
+            // A stream that is gone ended with one.
+            let seq = match opaque && stream != Some(user) && !state.released {
                 true => device.order.submit(&STREAMS, state, 1, Vec::new(), None),
                 false => state.submitted,
             };

@@ -202,6 +202,7 @@ pub(crate) fn resolve(device: &Arc<Device>, cuda: &Arc<CudaDevice>, id: StreamId
                     id.0
                 )
             });
+            stream::mark_end(device, stream);
             stream::release_ref(device, stream)?;
         } else {
             remember(id.0, device.slot, stream);

@@ -53,6 +53,7 @@ pub fn create(device: DeviceId, flags: StreamFlags) -> Result<StreamId> {
     let identity = if device.checked { cuda.stream_identity(raw).unwrap_or(0) } else { 0 };
     // A stream the caller destroyed without a word may have had this handle.
     if let Some((_, stale)) = device.adopted.read().get_key_value(&raw).map(|(&raw, &stream)| (raw, stream)) {
+        mark_end(&device, stale);
         release_ref(&device, stale)?;
     }
     match native::adopt(&device, raw, flags.non_blocking, identity) {
@@ -95,8 +96,7 @@ pub fn destroy(stream: StreamId) -> Result<()> {
         if let Some((device, own)) = native::find(stream.0) {
             let Some(cuda) = device.cuda() else { return Err(handle::invalid(handle::Kind::Stream, stream.0)) };
             // Forgotten first: once it is destroyed, another may get its handle.
-            native::record_last(&device, own);
-            release_ref(&device, own)?;
+            end(&device, own)?;
             return cuda.stream_destroy(stream.0).map_err(|code| cuda.error("cuStreamDestroy", code));
         }
     }
@@ -115,8 +115,7 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
             // One that was never seen has nothing to forget.
             let known = device.adopted.read().get(&id.0).copied();
             let Some(stream) = known else { return Ok(()) };
-            native::record_last(&device, stream);
-            return release_ref(&device, stream);
+            return end(&device, stream);
         }
     }
     let (device, stream) = resolve_both(device, id)?;
@@ -127,10 +126,30 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
     {
         return refused();
     }
-    if device.cuda().is_some() {
-        native::record_last(&device, stream);
+    end(&device, stream)
+}
+
+/// The stream ends by a call of its own: what it leaves behind can be told by an event for the last time.
+fn end(device: &Arc<Device>, stream: StreamRef) -> Result<()> {
+    let _serial = device.enter();
+    mark_end(device, stream);
+    native::record_last(device, stream);
+    release_ref(device, stream)
+}
+
+/// Where others' work is not seen, a stream that is a user of a live block ends with an operation of its own: the block's
+/// free comes after all that the stream was given, seen or not.
+pub(super) fn mark_end(device: &Device, stream: StreamRef) {
+    if !device.order.opaque {
+        return;
     }
-    release_ref(&device, stream)
+    let pools = device.pools.lock().clone();
+    let uses = pools.iter().any(|pool| pool.users.lock().values().any(|users| users.contains(&stream)));
+    let record = STREAMS.at(stream.slot());
+    let mut state = record.state.lock();
+    if uses && !state.released && record.is(device.uid, stream) {
+        device.order.submit(&STREAMS, &mut state, 1, Vec::new(), None);
+    }
 }
 
 /// Forgets a stream's handle; its record goes when all it submitted is observed.
