@@ -160,7 +160,7 @@ impl Request<'_> {
         if let Some(&answer) = self.waitable.get(&stream) {
             return answer;
         }
-        let upto = slow.state(stream.slot()).attach.native.waitable();
+        let upto = device.waitable(stream, &slow.state(stream.slot()).attach.native);
         device.tell(&Event::Waitable { stream: stream.id(), upto });
         self.waitable.insert(stream, upto);
         native::want(stream);

@@ -20,7 +20,7 @@ use crate::rules;
 use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
@@ -573,6 +573,8 @@ pub(crate) struct Device {
     pub(crate) per_thread: Mutex<HashMap<u64, StreamRef>>,
     /// CUDA: streams by the driver's handle. A leaf.
     pub(crate) adopted: RwLock<HashMap<u64, StreamRef>>,
+    /// Opaque model device: the answers that a trace recorded inside the call being replayed. A leaf.
+    pub(crate) script: Mutex<Script>,
     /// Opaque: the stream of no one whose operations are the host-ordered frees. A leaf.
     pub(crate) timeline: Mutex<Option<StreamRef>>,
     /// CUDA: a stream's identity is verified with the driver on every call.
@@ -624,6 +626,7 @@ impl Device {
             closed: AtomicBool::new(false),
             per_thread: Mutex::new(HashMap::new()),
             adopted: RwLock::new(HashMap::new()),
+            script: Mutex::new(Script::default()),
             timeline: Mutex::new(None),
             checked,
             capture_check,
@@ -724,9 +727,46 @@ impl Drop for Device {
     }
 }
 
+/// Recorded answers, in the order in which they are asked for again.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// How far a stream had executed.
+    pub(crate) progress: VecDeque<(StreamRef, u64)>,
+    /// How far others could be made to wait for it.
+    pub(crate) waitable: VecDeque<(StreamRef, u64)>,
+}
+
+impl Script {
+    /// The next answer, if it is about that stream.
+    fn next(answers: &mut VecDeque<(StreamRef, u64)>, stream: StreamRef) -> Option<u64> {
+        let answer = answers.front().filter(|answer| answer.0 == stream).map(|answer| answer.1);
+        if answer.is_some() {
+            answers.pop_front();
+        }
+        answer
+    }
+}
+
+impl Device {
+    /// How far others could be made to wait for a stream, whose state is `native`.
+    pub(crate) fn waitable(&self, stream: StreamRef, native: &NativeStream) -> u64 {
+        match self.cuda() {
+            Some(_) => native.waitable(),
+            None => Script::next(&mut self.script.lock().waitable, stream).unwrap_or(0),
+        }
+    }
+}
+
 impl order::Progress for Device {
     fn executed(&self, stream: StreamRef) -> u64 {
         let record = STREAMS.at(stream.slot());
+        if self.order.opaque
+            && self.cuda().is_none()
+            && let Some(answer) = Script::next(&mut self.script.lock().progress, stream)
+            && record.is(self.uid, stream)
+        {
+            record.execute(answer);
+        }
         let executed = record.executed();
         if record.is(self.uid, stream) { executed } else { u64::MAX }
     }

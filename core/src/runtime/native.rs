@@ -43,8 +43,6 @@ pub(crate) struct NativeStream {
     /// The driver's number for it, 0 if not asked.
     pub(crate) identity: u64,
     pub(crate) fences: VecDeque<FenceAt>,
-    /// On an opaque model device: how far a replayed trace says others could be made to wait for it.
-    pub(crate) waitable: u64,
 }
 
 pub(crate) struct FenceAt {
@@ -58,7 +56,7 @@ pub(crate) struct FenceAt {
 impl NativeStream {
     /// How far others could be made to wait for the stream.
     pub(crate) fn waitable(&self) -> u64 {
-        self.fences.iter().rev().find(|at| at.in_free).map_or(self.waitable, |at| at.seq)
+        self.fences.iter().rev().find(|at| at.in_free).map_or(0, |at| at.seq)
     }
     /// The first event to wait for that comes after `seq`.
     pub(crate) fn fence_after(&self, seq: u64) -> Option<Arc<Fence>> {

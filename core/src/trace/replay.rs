@@ -15,7 +15,7 @@ use crate::handle::{AllocationId, DeviceId, EventId, PoolId, StreamId};
 use crate::order::{At, StreamRef};
 use crate::pool::access::{self, AccessKind};
 use crate::pool::observer::{Event, Observer};
-use crate::pool::state::{Device, FIRST_ADDRESS, STREAMS};
+use crate::pool::state::{Device, FIRST_ADDRESS, STREAMS, Script};
 use crate::pool::{self, AllocOptions, PoolConfig, Stats, spec};
 use crate::stream::StreamFlags;
 use crate::{event, report, stream};
@@ -855,8 +855,11 @@ impl Engine {
         let number = call.at;
         if let Some(checker) = &self.checker {
             checker.expect(&call);
-            self.catch_up(checker);
-            self.set_waitable(checker);
+            if self.inner.order.opaque {
+                self.set_script(checker);
+            } else {
+                self.catch_up(checker);
+            }
         }
         let done = self.perform(call);
         let failed = self.world.lock().failed.take();
@@ -903,30 +906,22 @@ impl Engine {
         }
     }
 
-    /// How far the answers say that streams could be waited for.
-    fn set_waitable(&self, checker: &Checker) {
-        let answers: Vec<(u64, u64)> = checker
-            .check
-            .lock()
-            .expected
-            .iter()
-            .filter_map(|(_, line)| match line {
-                Line::Waitable { stream, upto } => Some((*stream, *upto)),
-                _ => None,
-            })
-            .collect();
-        let mut asked: Vec<u64> = Vec::new();
-        for (number, upto) in answers {
-            if asked.contains(&number) {
-                continue;
-            }
-            asked.push(number);
-            let Some((_, stream)) = self.world.lock().streams.get(&number).copied() else { continue };
-            let record = STREAMS.at(stream.slot());
-            if record.is(self.inner.uid, stream) {
-                record.state.lock().attach.native.waitable = upto;
+    /// On an opaque device every answer is given again as it was recorded.
+    fn set_script(&self, checker: &Checker) {
+        let check = checker.check.lock();
+        let world = self.world.lock();
+        let mut script = Script::default();
+        for (_, line) in &check.expected {
+            let (answers, number, answer) = match line {
+                Line::Progress { stream, executed } => (&mut script.progress, stream, executed),
+                Line::Waitable { stream, upto } => (&mut script.waitable, stream, upto),
+                _ => continue,
+            };
+            if let Some((_, stream)) = world.streams.get(number) {
+                answers.push_back((*stream, *answer));
             }
         }
+        *self.inner.script.lock() = script;
     }
 
     /// After a verified call, each pool's figures are those that follow from the trace's lines.
@@ -1084,10 +1079,6 @@ impl Engine {
                 let Some((calls, retry)) = next else { return false };
                 let (began, spent) = (Instant::now(), engine.spent());
                 engine.perform_all(calls);
-                if let Some(checker) = engine.checker.as_ref().filter(|_| engine.inner.order.opaque) {
-                    engine.catch_up(checker);
-                    engine.set_waitable(checker);
-                }
                 let wall = nanoseconds(began);
                 let spent = engine.spent() - spent;
                 engine.world.lock().aside_ns += wall.saturating_sub(spent);
