@@ -139,7 +139,7 @@ static void a_device_that_cannot_be_is_refused(void)
     desc.struct_size = 8;
     CHECK_REFUSED(smp_device_open(&desc, &device), SMP_ERROR_INVALID_VALUE, "struct_size");
     desc.struct_size = (uint32_t)sizeof desc;
-    desc.reserved[2] = 1;
+    desc.reserved[1] = 1;
     CHECK_REFUSED(smp_device_open(&desc, &device), SMP_ERROR_INVALID_VALUE, "reserved");
     CHECK_NULL(device);
 }
@@ -276,7 +276,7 @@ static void numbers_that_are_no_enumerators_and_reserved_fields_are_refused(void
     config.policies = 8;
     CHECK_REFUSED(smp_pool_create(device, &config, &pool), SMP_ERROR_INVALID_VALUE, "policies");
     config = init;
-    config.flags = 2;
+    config.flags = 4;
     CHECK_REFUSED(smp_pool_create(device, &config, &pool), SMP_ERROR_INVALID_VALUE, "flags");
     config = init;
     config.reserved[0] = 1;
