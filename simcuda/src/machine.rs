@@ -704,7 +704,8 @@ impl Machine {
     /// A driver that lives as long as the process.
     pub fn new(config: Config) -> &'static Machine {
         let total = config.memory.saturating_mul(u64::from(config.devices.max(1)));
-        let memory = Memory::new(total.saturating_mul(4).max(64 << 30));
+        // Far more addresses than memory, as a device has: ranges many times its memory are reserved to grow in.
+        let memory = Memory::new(total.saturating_mul(64).clamp(64 << 30, 1 << 45));
         let mut state = State {
             random: Random(config.seed),
             devices: Vec::new(),
