@@ -70,32 +70,13 @@ fn alloc_native(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationI
             None => alloc_async_with(pool, size, stream, &AllocOptions::default()),
         };
     };
-    let key = native::key(stream);
-    if !facts.is_slow()
-        && !native::any_poisoned()
-        && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
+    if let Some((record, key)) = facts.stream(pool_slot, stream)?
+        && let Some(done) = fast_on(pool, pool_slot, size, record, key)
     {
-        if facts.asks_capture() {
-            match stream.0 {
-                0 | native::LEGACY => {}
-                native::PER_THREAD => {
-                    if let Some(cuda) = POOLS.resolve(pool)?.device.cuda() {
-                        native::refuse_capturing(cuda, native::PER_THREAD)?;
-                    }
-                }
-                raw => native::refuse_capturing_now(raw)?,
-            }
+        if record.watch.load(Relaxed) & native::OWES != 0 {
+            facts.after_call(pool_slot, stream, false);
         }
-        let done = fast_on(pool, pool_slot, size, record, key);
-        if let Some(done) = done {
-            if record.watch.load(Relaxed) & native::OWES != 0
-                && let Ok(pool) = POOLS.resolve(pool)
-                && let Ok(me) = crate::runtime::resolve_stream(&pool.device, stream)
-            {
-                native::after_call(&pool.device, me, false);
-            }
-            return Ok(done);
-        }
+        return Ok(done);
     }
     alloc_async_with(pool, size, stream, &AllocOptions::default())
 }

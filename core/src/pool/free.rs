@@ -64,40 +64,22 @@ fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
         if !b.has(LIVE) || b.generation() != generation {
             return None;
         }
-        Some((index, generation, b, POOLS.native(page(b.page()).pool.load(Relaxed))?))
+        let pool_slot = page(b.page()).pool.load(Relaxed);
+        Some((index, generation, b, pool_slot, POOLS.native(pool_slot)?))
     });
-    let Some((index, generation, b, facts)) = known else {
+    let Some((index, generation, b, pool_slot, facts)) = known else {
         return match fast(allocation, stream) {
             Some(()) => Ok(()),
             None => free_slow(allocation, Some(stream), false),
         };
     };
-    let key = native::key(stream);
-    if !facts.is_slow()
-        && !native::any_poisoned()
-        && let Some(record) = native::hint(key, facts.device_slot()).and_then(|slot| STREAMS.get(slot))
+    if let Some((record, key)) = facts.stream(pool_slot, stream)?
+        && fast_on(index, generation, b, record, key).is_some()
     {
-        if facts.asks_capture() {
-            match stream.0 {
-                0 | native::LEGACY => {}
-                native::PER_THREAD => {
-                    if let Some(cuda) = pool_of(allocation)?.device.cuda() {
-                        native::refuse_capturing(cuda, native::PER_THREAD)?;
-                    }
-                }
-                raw => native::refuse_capturing_now(raw)?,
-            }
+        if record.watch.load(Relaxed) != 0 {
+            facts.after_call(pool_slot, stream, true);
         }
-        let done = fast_on(index, generation, b, record, key);
-        if done.is_some() {
-            if record.watch.load(Relaxed) != 0
-                && let Some(pool) = POOLS.by_slot(page(b.page()).pool.load(Relaxed))
-                && let Ok(me) = crate::runtime::resolve_stream(&pool.device, stream)
-            {
-                native::after_call(&pool.device, me, true);
-            }
-            return Ok(());
-        }
+        return Ok(());
     }
     free_slow(allocation, Some(stream), false)
 }

@@ -18,7 +18,7 @@ use super::state::{END_ADDRESS, Pool, PoolShared, STREAMS, Slow, absorb, cut};
 use crate::device_source::{Chunk, PageSource, Refused};
 use crate::error::Result;
 use crate::handle;
-use crate::order::{At, Progress, StreamRef};
+use crate::order::{At, StreamRef};
 use crate::rules;
 use crate::runtime::native;
 use std::collections::{BTreeSet, HashMap};
@@ -887,7 +887,7 @@ pub(super) fn release_chunks(
                     continue;
                 }
                 if !want(pool.tally.reserved.load(Relaxed), size)
-                    || !all_executed(slow, shared, pool, &run[first..upto], answers)
+                    || !all_executed(shared, pool, &run[first..upto], answers)
                     || !shared.stock.ensure(2 * gone.len() + 4)
                     || !give_back(slow, pool, e, chunk, from)
                 {
@@ -943,22 +943,8 @@ fn forget_elsewhere(shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, chunks:
     }
 }
 
-fn all_executed(
-    slow: &mut Slow<'_>,
-    shared: &PoolShared,
-    pool: &Arc<Pool>,
-    blocks: &[u32],
-    answers: &mut HashMap<StreamRef, u64>,
-) -> bool {
-    let device = slow.device;
-    let mut executed = |at: At| {
-        *answers.entry(at.stream).or_insert_with(|| {
-            let executed = device.executed(at.stream);
-            pool.tally.progress_queries.fetch_add(1, Relaxed);
-            device.tell(&Event::ProgressAnswer { stream: at.stream.id(), executed });
-            executed
-        }) >= at.seq
-    };
+fn all_executed(shared: &PoolShared, pool: &Arc<Pool>, blocks: &[u32], answers: &mut HashMap<StreamRef, u64>) -> bool {
+    let mut executed = |at: At| release::executed(pool, answers, at);
     blocks.iter().all(|&index| {
         let b = block(index);
         match b.stream() {

@@ -1,9 +1,11 @@
 //! Pools by handle.
 
 use super::config::Preset;
-use super::state::Pool;
+use super::state::{Caches, Pool, STREAMS};
 use crate::error::Result;
-use crate::handle::{self, PoolId};
+use crate::handle::{self, PoolId, StreamId};
+use crate::order::Stream;
+use crate::runtime::native;
 use crate::slab::Slab;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -48,16 +50,43 @@ const DRIVER: u32 = 8;
 pub(crate) struct NativePool(u32);
 
 impl NativePool {
-    /// The driver is asked whether the stream is capturing.
-    pub(crate) fn asks_capture(self) -> bool {
-        self.0 & WAIVED == 0
+    /// The record of the stream a call names, and what it says of itself while it is that stream; `None` where nothing but
+    /// the slow path looks closely enough. The stream is not capturing.
+    ///
+    /// # Errors
+    /// CAPTURING; what the driver answers.
+    #[inline(always)]
+    pub(crate) fn stream(self, pool_slot: u32, stream: StreamId) -> Result<Option<(&'static Stream<Caches>, u64)>> {
+        if self.0 & (CHECKED | DRIVER) != 0 || native::any_poisoned() {
+            return Ok(None);
+        }
+        let key = native::key(stream);
+        let Some(record) = native::hint(key, self.0 >> 4).and_then(|slot| STREAMS.get(slot)) else {
+            return Ok(None);
+        };
+        if self.0 & WAIVED == 0 {
+            match stream.0 {
+                0 | native::LEGACY => {}
+                native::PER_THREAD => {
+                    let pool = POOLS.by_slot(pool_slot);
+                    if let Some(cuda) = pool.as_ref().and_then(|pool| pool.device.cuda()) {
+                        native::refuse_capturing(cuda, native::PER_THREAD)?;
+                    }
+                }
+                raw => native::refuse_capturing_now(raw)?,
+            }
+        }
+        Ok(Some((record, key)))
     }
-    /// Nothing but the slow path looks closely enough.
-    pub(crate) fn is_slow(self) -> bool {
-        self.0 & (CHECKED | DRIVER) != 0
-    }
-    pub(crate) fn device_slot(self) -> u32 {
-        self.0 >> 4
+
+    /// What a call on the stream leaves to do when others want what it has freed.
+    #[cold]
+    pub(crate) fn after_call(self, pool_slot: u32, stream: StreamId, in_free: bool) {
+        if let Some(pool) = POOLS.by_slot(pool_slot)
+            && let Ok(me) = crate::runtime::resolve_stream(&pool.device, stream)
+        {
+            native::after_call(&pool.device, me, in_free);
+        }
     }
 }
 

@@ -66,6 +66,17 @@ fn unlist_released(pool: &Pool, e: usize, shared: &PoolShared) {
     pool.empties[e].lock().retain(|slot| shared.entries[e].pages.contains(slot));
 }
 
+/// Whether a point has executed, asked of the device once a stream in a walk over the pages.
+pub(super) fn executed(pool: &Pool, answers: &mut HashMap<StreamRef, u64>, at: At) -> bool {
+    let device = &*pool.device;
+    *answers.entry(at.stream).or_insert_with(|| {
+        let executed = device.executed(at.stream);
+        pool.tally.progress_queries.fetch_add(1, Relaxed);
+        device.tell(&Event::ProgressAnswer { stream: at.stream.id(), executed });
+        executed
+    }) >= at.seq
+}
+
 /// Gives one page back if all its blocks are free and their points have executed (Cuda: are observed). `answers` keeps
 /// what the device said. Returns the bytes.
 fn release_page(
@@ -96,14 +107,7 @@ fn release_page(
         at = b.next();
     }
     let device = slow.device;
-    let mut executed = |at: At| {
-        *answers.entry(at.stream).or_insert_with(|| {
-            let executed = device.executed(at.stream);
-            pool.tally.progress_queries.fetch_add(1, Relaxed);
-            device.tell(&Event::ProgressAnswer { stream: at.stream.id(), executed });
-            executed
-        }) >= at.seq
-    };
+    let mut executed = |at: At| executed(pool, answers, at);
     let observed_only = pool.entries[e].kind == Kind::Cuda;
     let free = blocks.iter().all(|&index| {
         let b = block(index);
