@@ -441,6 +441,12 @@ pub(crate) fn place(
 /// is reusable only after what `stream` has submitted by the time of the free.
 pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let pool = pool_of(allocation)?;
+    if pool.shadow.is_some() {
+        return Err(Error::new(
+            Status::NotSupported,
+            "a block of a driver pool has no added users: the driver reuses it after its free, whatever else uses it",
+        ));
+    }
     let stream = crate::runtime::resolve_stream(&pool.device, stream)?;
     let _serial = pool.device.enter();
     let mut slow = Slow::lock(&pool.device);
