@@ -160,7 +160,9 @@ pub(super) fn allocate(
     Ok(allocation)
 }
 
-/// Frees to the driver, then lets the model follow by `model`. In host order the device is synchronised first.
+/// Frees to the driver, then lets the model follow by `model`. In host order the device is synchronised first. A block with
+/// added users is freed on the library's own stream, after everything submitted to the context: only the stream of this
+/// call may be touched, and the driver knows of one free point only.
 pub(super) fn free(
     pool: &Arc<Pool>,
     allocation: AllocationId,
@@ -170,11 +172,22 @@ pub(super) fn free(
     let Some((cuda, own)) = parts(pool) else { return model() };
     let _serial = pool.device.enter();
     let index = slot(allocation).ok_or_else(|| handle::invalid(handle::Kind::Allocation, allocation.0))?;
+    let shared = pool.users.lock().get(&index).is_some_and(|users| users.iter().any(|&user| Some(user) != stream));
     let on = match stream {
-        Some(stream) => native::raw(stream),
-        None => {
-            crate::runtime::synchronize_device(&pool.device, &mut Act::Do, true)?;
-            cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?
+        Some(stream) if !shared => native::raw(stream),
+        _ => {
+            let after_all = match stream.is_some() && cuda.records_contexts() {
+                true => Some(cuda.fence(None).map_err(|code| cuda.error("cuCtxRecordEvent", code))?),
+                false => {
+                    crate::runtime::synchronize_device(&pool.device, &mut Act::Do, true)?;
+                    None
+                }
+            };
+            let own = cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?;
+            if let Some(fence) = after_all {
+                cuda.stream_wait(own, fence.raw()).map_err(|code| cuda.error("cuStreamWaitEvent", code))?;
+            }
+            own
         }
     };
     // Of two frees that race, one takes it.
@@ -189,6 +202,7 @@ pub(super) fn free(
 /// Passes an attribute on to the driver's pool.
 pub(super) fn set_attribute(pool: &Pool, attribute: u32, value: u64) -> Result<()> {
     let Some((cuda, own)) = parts(pool) else { return Ok(()) };
+    pool.device.sound_cuda()?;
     cuda.pool_set(own.pool, attribute, value).map_err(|code| cuda.error("cuMemPoolSetAttribute", code))
 }
 
@@ -201,11 +215,12 @@ pub(super) fn trim(pool: &Pool, keep: u64) -> Result<()> {
 /// The attributes 1–8 of a *driver* pool, by the model and by the driver.
 ///
 /// # Errors
-/// [`Status::InvalidValue`] for a pool of another preset; what the driver answers.
+/// [`Status::InvalidValue`] for a pool of another preset; [`Status::DevicePoisoned`]; what the driver answers.
 pub(super) fn compare(pool: &Pool) -> Result<Vec<Compared>> {
     let Some((cuda, own)) = parts(pool) else {
         return Err(Error::new(Status::InvalidValue, "pool: only a pool of preset driver has the driver's figures"));
     };
+    pool.device.sound_cuda()?;
     (Attribute::FollowEventDependencies as u32..=Attribute::UsedHigh as u32)
         .map(|attribute| {
             let driver =

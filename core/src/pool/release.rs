@@ -410,10 +410,12 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         return;
     }
     let caches = std::mem::take(&mut state.attach.pools);
+    let native = std::mem::take(&mut state.attach.native);
     let used_up = handle::used_up(state.generation);
     state.attach.stock.give_back();
     record.forget();
     device.order.streams.lock().remove(&stream);
+    slow.forgotten.push(native);
     for cache in caches.into_iter().flatten() {
         let pool = cache.pool.clone();
         // Before the slot goes back: it may become another device's stream, whose lock is not ours to take.

@@ -781,6 +781,8 @@ pub(crate) struct Slow<'a> {
     held: Vec<(u32, StreamGuard)>,
     /// Where in `held` a slot is, once there are too many to look through.
     places: SlotMap<u32, usize>,
+    /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
+    pub(crate) forgotten: Vec<NativeStream>,
 }
 
 /// A page taken out of every structure, to be given back to the device.
@@ -830,6 +832,7 @@ impl<'a> Slow<'a> {
             leaving: Vec::new(),
             held: Vec::new(),
             places: SlotMap::default(),
+            forgotten: Vec::new(),
         }
     }
 

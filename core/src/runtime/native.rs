@@ -272,10 +272,7 @@ pub(crate) fn refuse_capturing(cuda: &CudaDevice, raw: u64) -> Result<()> {
     }
     match cuda.stream_is_capturing(raw) {
         Ok(false) => Ok(()),
-        Ok(true) => Err(Error::new(
-            Status::Capturing,
-            format_args!("stream {raw:#x} is capturing: allocations and frees cannot be captured"),
-        )),
+        Ok(true) => Err(capturing(raw)),
         Err(code) => Err(cuda.error("cuStreamIsCapturing", code)),
     }
 }
@@ -284,21 +281,29 @@ pub(crate) fn refuse_capturing(cuda: &CudaDevice, raw: u64) -> Result<()> {
 #[inline(always)]
 pub(crate) fn refuse_capturing_now(raw: u64) -> Result<()> {
     match CudaDevice::any_stream_is_capturing(raw) {
-        Some(false) => Ok(()),
-        // The slow path asks again, and says it with the device's words.
-        _ => Err(capturing_or_worse(raw)),
+        Ok(false) => Ok(()),
+        answer => Err(capturing_or_worse(raw, answer.err())),
     }
 }
 
 #[cold]
-fn capturing_or_worse(raw: u64) -> Error {
-    match find(raw) {
-        Some((device, _)) => match device.cuda().map(|cuda| refuse_capturing(cuda, raw)) {
-            Some(Err(error)) => error,
-            _ => Error::new(Status::Capturing, format_args!("stream {raw:#x} was capturing a moment ago")),
+fn capturing_or_worse(raw: u64, code: Option<Code>) -> Error {
+    match (find(raw), code) {
+        (None, _) => handle::gone(handle::Kind::Stream, raw),
+        (Some(_), None) => capturing(raw),
+        (Some((device, _)), Some(code)) => match device.cuda() {
+            Some(cuda) => cuda.error("cuStreamIsCapturing", cuda.noted(code)),
+            None => handle::gone(handle::Kind::Stream, raw),
         },
-        None => handle::gone(handle::Kind::Stream, raw),
     }
+}
+
+#[cold]
+fn capturing(raw: u64) -> Error {
+    Error::new(
+        Status::Capturing,
+        format_args!("stream {raw:#x} is capturing: allocations and frees cannot be captured"),
+    )
 }
 
 /// Whether the stream is capturing; an error answers no, and shows at the call that follows.

@@ -414,16 +414,21 @@ impl CudaDevice {
         }
         Ok(status != 0)
     }
-    /// The same for a created stream of any device; `None`: the driver answered with an error. A driver that cannot tell
-    /// has no captures.
+    /// The same for a created stream of any device, whose error is to be passed to [`CudaDevice::noted`]. A driver that
+    /// cannot tell has no captures.
     #[inline(always)]
-    pub(crate) fn any_stream_is_capturing(raw: u64) -> Option<bool> {
-        let loaded = super::loader::loaded()?;
-        let Some(ask) = loaded.driver.cuStreamIsCapturing else { return Some(false) };
+    pub(crate) fn any_stream_is_capturing(raw: u64) -> Answer<bool> {
+        let Some(loaded) = super::loader::loaded() else { return Err(Code::NOT_SUPPORTED) };
         let mut status = 0;
-        // SAFETY: the driver's own function; the handle is the caller's, and one the driver has vouched for before.
-        let result = unsafe { ask(stream(raw), &mut status) };
-        (result == 0).then_some(status != 0)
+        cu_optional!(loaded.driver, cuStreamIsCapturing(stream(raw), &mut status)).or_else(|code| {
+            if loaded.driver.cuStreamIsCapturing.is_none() { Ok(()) } else { Err(code) }
+        })?;
+        Ok(status != 0)
+    }
+    /// An answer to a call about a stream of this device.
+    pub(crate) fn noted(&self, code: Code) -> Code {
+        let _ = self.seen::<()>(Err(code));
+        code
     }
     pub(crate) fn synchronize(&self) -> Answer<()> {
         self.with(|| cu!(self.loaded.driver, cuCtxSynchronize()))
@@ -664,6 +669,10 @@ impl PageSource for CudaDevice {
     }
 
     fn release(&self, grant: Grant, bytes: u64) -> std::result::Result<(), Grant> {
+        if grant.raw == 0 {
+            // A page of the model beside a pool of the driver's: nothing stands behind it.
+            return Ok(());
+        }
         let reserve = *self.reserve.lock();
         let driver = &self.loaded.driver;
         let answer = match (self.supply, reserve) {
