@@ -2,6 +2,7 @@
 //! (`simcuda/include/simcuda.h`). The library is the one libsmp is told to load (`SMP_CUDA_LIBRARY`).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 /// The stand-in's orders of execution.
@@ -74,16 +75,16 @@ calls! {
     capture_end = "cuStreamEndCapture" (stream: u64, graph: &mut usize);
     graph_destroy = "cuGraphDestroy" (graph: usize);
     memory_info = "cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
-    control_calls = "simcuda_calls" (name: *const c_char) -> u64;
-    control_fired = "simcuda_fired" (name: *const c_char) -> u64;
+    control_calls = "simcuda_calls" (name: Name<'_>) -> u64;
+    control_fired = "simcuda_fired" (name: Name<'_>) -> u64;
     reset_counts = "simcuda_reset_counts" () -> ();
-    control_symbol = "simcuda_symbol" (index: u64, calls: *mut u64, fired: *mut u64) -> *const c_char;
-    control_fail = "simcuda_fail" (name: *const c_char, from: u64, error: c_int, onwards: c_int);
+    control_symbol = "simcuda_symbol" (index: u64, calls: &mut u64, fired: &mut u64) -> *const c_char;
+    control_fail = "simcuda_fail" (name: Name<'_>, from: u64, error: c_int, onwards: c_int);
     clear_failures = "simcuda_clear_failures" () -> ();
-    control_hide = "simcuda_hide" (name: *const c_char, hidden: c_int);
+    control_hide = "simcuda_hide" (name: Name<'_>, hidden: c_int);
     set_mode = "simcuda_set_mode" (mode: c_int, seed: u64);
     submit = "simcuda_submit" (stream: u64, units: u64);
-    run = "simcuda_run" (stream: u64, count: u64, ran: *mut u64);
+    run = "simcuda_run" (stream: u64, count: u64, ran: &mut u64);
     gate_close = "simcuda_gate_close" (stream: u64);
     gate_open = "simcuda_gate_open" (stream: u64);
     set_free_memory = "simcuda_set_free_memory" (device: c_int, bytes: u64);
@@ -113,18 +114,26 @@ pub fn ok(result: c_int) {
     assert_eq!(result, 0, "a driver call of the program itself failed");
 }
 
-fn name(symbol: &str) -> CString {
+/// A function's name as the control calls take it.
+#[repr(transparent)]
+pub struct Name<'a>(*const c_char, PhantomData<&'a CStr>);
+
+fn name(symbol: &CStr) -> Name<'_> {
+    Name(symbol.as_ptr(), PhantomData)
+}
+
+fn text(symbol: &str) -> CString {
     CString::new(symbol).expect("no NUL in a symbol")
 }
 
 /// Calls of one function since the counts began.
 pub fn calls(symbol: &str) -> u64 {
-    control_calls(name(symbol).as_ptr())
+    control_calls(name(&text(symbol)))
 }
 
 /// Planned failures of one function that happened since the counts began.
 pub fn fired(symbol: &str) -> u64 {
-    control_fired(name(symbol).as_ptr())
+    control_fired(name(&text(symbol)))
 }
 
 /// Every function called since the counts began, and how often.
@@ -147,13 +156,13 @@ pub fn called() -> Vec<(String, u64)> {
 /// Plans a failure of the `from`-th use of a function from now, and of every later one if `onwards`.
 #[track_caller]
 pub fn fail(symbol: &str, from: u64, error: i32, onwards: bool) {
-    assert_eq!(control_fail(name(symbol).as_ptr(), from, error, onwards.into()), 0, "{symbol} cannot be made to fail");
+    assert_eq!(control_fail(name(&text(symbol)), from, error, onwards.into()), 0, "{symbol} cannot be made to fail");
 }
 
 /// Hides a function from `cuGetProcAddress`, or shows it again.
 #[track_caller]
 pub fn hide(symbol: &str, hidden: bool) {
-    ok(control_hide(name(symbol).as_ptr(), hidden.into()));
+    ok(control_hide(name(&text(symbol)), hidden.into()));
 }
 
 /// The primary context of a device, made current in this thread; retained once more for the life of the process.

@@ -498,6 +498,14 @@ impl Program<'_> {
                 let Some(index) = self.any_block() else { return };
                 let user = self.any_stream().id;
                 self.order(self.blocks[index].home, user);
+                if self.run.setup.pools == ["driver"] {
+                    // The driver would not wait for it: its users are the program's to join.
+                    let refused = pool::add_user(self.blocks[index].id, user).expect_err("no users here");
+                    assert_eq!(refused.status, Status::NotSupported);
+                    self.look(index, user);
+                    self.order(user, self.blocks[index].home);
+                    return;
+                }
                 pool::add_user(self.blocks[index].id, user).expect("a user");
                 self.blocks[index].shared = true;
                 self.look(index, user);

@@ -160,9 +160,7 @@ pub(super) fn allocate(
     Ok(allocation)
 }
 
-/// Frees to the driver, then lets the model follow by `model`. In host order the device is synchronised first. A block with
-/// added users is freed on the library's own stream, after everything submitted to the context: only the stream of this
-/// call may be touched, and the driver knows of one free point only.
+/// Frees to the driver, then lets the model follow by `model`. In host order the device is synchronised first.
 pub(super) fn free(
     pool: &Arc<Pool>,
     allocation: AllocationId,
@@ -172,22 +170,11 @@ pub(super) fn free(
     let Some((cuda, own)) = parts(pool) else { return model() };
     let _serial = pool.device.enter();
     let index = slot(allocation).ok_or_else(|| handle::invalid(handle::Kind::Allocation, allocation.0))?;
-    let shared = pool.users.lock().get(&index).is_some_and(|users| users.iter().any(|&user| Some(user) != stream));
     let on = match stream {
-        Some(stream) if !shared => native::raw(stream),
-        _ => {
-            let after_all = match stream.is_some() && cuda.records_contexts() {
-                true => Some(cuda.fence(None).map_err(|code| cuda.error("cuCtxRecordEvent", code))?),
-                false => {
-                    crate::runtime::synchronize_device(&pool.device, &mut Act::Do, true)?;
-                    None
-                }
-            };
-            let own = cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?;
-            if let Some(fence) = after_all {
-                cuda.stream_wait(own, fence.raw()).map_err(|code| cuda.error("cuStreamWaitEvent", code))?;
-            }
-            own
+        Some(stream) => native::raw(stream),
+        None => {
+            crate::runtime::synchronize_device(&pool.device, &mut Act::Do, true)?;
+            cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?
         }
     };
     // Of two frees that race, one takes it.
