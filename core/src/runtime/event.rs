@@ -29,7 +29,7 @@ pub(crate) struct Seen {
 
 /// The device of an event stays known by slot and number; an event does not keep its device open.
 fn lock(id: EventId) -> Result<(u32, MutexGuard<'static, crate::order::EventState>)> {
-    if native::is_foreign(KIND, id.0) && native::any() {
+    if native::is_foreign(id.0) && native::any() {
         native::refuse_forked()?;
         let slot = BY_RAW.read().as_ref().and_then(|known| known.get(&id.0).copied());
         if let Some(slot) = slot {
@@ -155,7 +155,7 @@ pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Poin
 pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Act<'_>) -> Result<Point> {
     let own = match device_of(event) {
         Ok(own) => own,
-        Err(_) if native::any() && native::is_foreign(KIND, event.0) => {
+        Err(_) if native::any() && native::is_foreign(event.0) => {
             let (on, _) = resolve_both(device, stream)?;
             if on.cuda().is_some() {
                 enrol(&on, event.0)?;

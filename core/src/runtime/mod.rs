@@ -86,7 +86,7 @@ pub(crate) fn resolve_stream(device: &Arc<Device>, id: StreamId) -> Result<Strea
         _ => {}
     }
     if let Some(cuda) = device.cuda()
-        && native::is_foreign(handle::Kind::Stream, id.0)
+        && native::is_foreign(id.0)
     {
         return native::resolve(device, cuda, id);
     }
@@ -109,7 +109,7 @@ fn resolve_created(id: StreamId) -> Result<(StreamRef, u32)> {
 
 /// The device and stream of a call that names both; the device may be null if the stream is a created one.
 pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device>, StreamRef)> {
-    if device.0 == 0 && native::is_foreign(handle::Kind::Stream, id.0) {
+    if device.0 == 0 && native::is_foreign(id.0) {
         native::refuse_forked()?;
         if let Some(found) = native::find(id.0) {
             return Ok(found);

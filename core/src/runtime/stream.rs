@@ -91,7 +91,7 @@ fn create_with(device: &Arc<Device>, non_blocking: bool, lazy: bool) -> Result<(
 /// # Errors
 /// [`Status::InvalidValue`] for a default stream.
 pub fn destroy(stream: StreamId) -> Result<()> {
-    if native::any() && native::is_foreign(handle::Kind::Stream, stream.0) {
+    if native::any() && native::is_foreign(stream.0) {
         native::refuse_forked()?;
         if let Some((device, own)) = native::find(stream.0) {
             let Some(cuda) = device.cuda() else { return Err(handle::invalid(handle::Kind::Stream, stream.0)) };
@@ -109,7 +109,7 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
     if id.0 <= 2 {
         return refused();
     }
-    if native::any() && native::is_foreign(handle::Kind::Stream, id.0) && device.0 != 0 {
+    if native::any() && native::is_foreign(id.0) && device.0 != 0 {
         let device = resolve_device(device)?;
         if device.cuda().is_some() {
             // One that was never seen has nothing to forget.
@@ -253,7 +253,7 @@ pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act
     let seen = match super::event::seen(event, Some(&device)) {
         Ok(seen) => seen,
         // Not one the library knows: only the driver can judge it.
-        Err(_) if cuda.is_some() && native::is_foreign(handle::Kind::Event, event.0) => super::event::Seen::default(),
+        Err(_) if cuda.is_some() && native::is_foreign(event.0) => super::event::Seen::default(),
         Err(error) => return Err(error),
     };
     let (deps, clock) = match seen.recorded.clone() {

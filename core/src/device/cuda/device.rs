@@ -305,6 +305,7 @@ impl CudaDevice {
             code if code.is_sticky() => Status::DevicePoisoned,
             Code::OUT_OF_MEMORY => Status::OutOfMemory,
             Code::NOT_SUPPORTED => Status::NotSupported,
+            Code::INVALID_HANDLE => Status::InvalidHandle,
             Code::CAPTURE_IMPLICIT => Status::Capturing,
             _ => Status::Driver,
         };
@@ -610,8 +611,13 @@ impl CudaDevice {
         self.aligned(bytes, ask, |pointer| self.free_async(pointer, own))
     }
 
+    /// What is mapped for a page of so many bytes: sliced pages need not be a multiple of the granularity, mappings must.
+    fn mapped_length(&self, bytes: u64) -> Option<usize> {
+        usize::try_from(bytes.checked_next_multiple_of(self.granularity)?).ok()
+    }
+
     fn allocate_mapped(&self, bytes: u64) -> Answer<Grant> {
-        let length = usize::try_from(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let length = self.mapped_length(bytes).ok_or(Code::OUT_OF_MEMORY)?;
         let driver = &self.loaded.driver;
         let properties = self.properties();
         let access = AccessDesc { location_type: LOCATION_DEVICE, location_id: self.device, flags: READ_WRITE };
@@ -678,7 +684,7 @@ impl PageSource for CudaDevice {
         let answer = match (self.supply, reserve) {
             (PageSupply::DriverPool, Some(reserve)) => self.free_async(grant.raw, reserve.stream as u64),
             (PageSupply::VirtualMemory, _) => {
-                let length = bytes as usize;
+                let Some(length) = self.mapped_length(bytes) else { return Err(grant) };
                 self.with(|| {
                     cu_optional!(driver, cuMemUnmap(grant.raw, length))?;
                     // The mapping is gone, and with it the page; what follows can only leak, and is told of.
