@@ -6,7 +6,7 @@
 #ifndef SMP_C_TESTS_SUPPORT_H
 #define SMP_C_TESTS_SUPPORT_H
 
-#include "test.h"
+#include "device.h"
 
 #define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
@@ -68,8 +68,26 @@ static inline void check_status_at(smp_status actual, smp_status expected, const
 
 /* ---- devices --------------------------------------------------------------------------------------------------- */
 
-/* A model device; alignment and granularity 0 and capacity SMP_NONE mean the defaults. */
-static inline smp_device model_device(uint32_t flags, uint64_t capacity, uint64_t alignment, uint64_t granularity)
+/* The eager CUDA device last opened. What it has run is seen when its streams are asked: an allocation or free by a
+ * set-up call asks, so that eager means here what it means on the model device. */
+static smp_device eager_on_cuda;
+
+/* A quiet stream's progress is seen when it is asked for. */
+static inline void ask_progress(smp_device device, smp_stream stream)
+{
+    smp_status status = smp_stream_query(device, stream);
+    (void)status;
+}
+
+static inline void see_what_ran(smp_stream stream)
+{
+    if (eager_on_cuda != NULL)
+        ask_progress(eager_on_cuda, stream);
+}
+
+/* The device under test; alignment and granularity 0 and capacity SMP_NONE mean the defaults. On CUDA pages come by
+ * virtual memory management, which gives them back without waiting for other work, unless they are too small for it. */
+static inline smp_device device_with(uint32_t flags, uint64_t capacity, uint64_t alignment, uint64_t granularity)
 {
     smp_device_desc desc = SMP_DEVICE_DESC_INIT;
     smp_device device = NULL;
@@ -78,26 +96,37 @@ static inline smp_device model_device(uint32_t flags, uint64_t capacity, uint64_
     desc.capacity = capacity;
     desc.alignment = alignment;
     desc.page_granularity = granularity;
+    if (on_cuda()) {
+        desc.kind = SMP_DEVICE_CUDA;
+        desc.flags = flags & (uint32_t)~(SMP_DEVICE_LAZY | SMP_DEVICE_HOST_BACKING);
+        desc.capacity = SMP_NONE;
+        if (granularity == 0 || granularity % (2 * MIB) == 0)
+            desc.page_supply = SMP_PAGES_VIRTUAL_MEMORY;
+        set_pace((flags & SMP_DEVICE_LAZY) != 0);
+        sim.clear_failures();
+        must_drive(sim.set_free_memory(0, capacity), "simcuda_set_free_memory"); /* SMP_NONE: all of it */
+    }
     must(smp_device_open(&desc, &device));
+    eager_on_cuda = on_cuda() && !sim.any_pace && (flags & SMP_DEVICE_LAZY) == 0 ? device : NULL;
     return device;
 }
 
 /* Streams run only when advanced or synchronised. */
 static inline smp_device lazy_device(void)
 {
-    return model_device(SMP_DEVICE_LAZY, SMP_NONE, 0, 0);
+    return device_with(SMP_DEVICE_LAZY, SMP_NONE, 0, 0);
 }
 
 /* Streams run at submission. */
 static inline smp_device eager_device(void)
 {
-    return model_device(0, SMP_NONE, 0, 0);
+    return device_with(0, SMP_NONE, 0, 0);
 }
 
 /* Blocks can be read and written. Eager. */
 static inline smp_device host_backed_device(void)
 {
-    return model_device(SMP_DEVICE_HOST_BACKING, SMP_NONE, 0, 0);
+    return device_with(SMP_DEVICE_HOST_BACKING, SMP_NONE, 0, 0);
 }
 
 static inline smp_device_info device_info(smp_device device)
@@ -105,6 +134,45 @@ static inline smp_device_info device_info(smp_device device)
     smp_device_info info = SMP_DEVICE_INFO_INIT;
     must(smp_device_get_info(device, &info));
     return info;
+}
+
+/* From now on the device can give out so many bytes of pages in all; those given out stay. */
+static inline void set_capacity(smp_device device, uint64_t bytes)
+{
+    uint64_t out;
+    if (!on_cuda()) {
+        must(smp_model_set_capacity(device, bytes));
+        return;
+    }
+    out = device_info(device).reserved;
+    must_drive(sim.set_free_memory(0, bytes == SMP_NONE ? bytes : bytes > out ? bytes - out : 0),
+               "simcuda_set_free_memory");
+}
+
+/* The device refuses `count` requests for a page after granting `skip` more. Replaces what was set before. */
+static inline void refuse_pages(smp_device device, uint64_t skip, uint64_t count)
+{
+    uint64_t i;
+    if (!on_cuda()) {
+        must(smp_model_refuse_pages(device, skip, count));
+        return;
+    }
+    sim.clear_failures();
+    for (i = 1; i <= count; ++i)
+        must_drive(sim.fail("cuMemCreate", skip + i, 2, 0), "simcuda_fail");
+}
+
+/* The device refuses to take back the next `count` pages. */
+static inline void refuse_releases(smp_device device, uint64_t count)
+{
+    uint64_t i;
+    if (!on_cuda()) {
+        must(smp_model_refuse_releases(device, count));
+        return;
+    }
+    sim.clear_failures();
+    for (i = 1; i <= count; ++i)
+        must_drive(sim.fail("cuMemUnmap", i, 1, 0), "simcuda_fail");
 }
 
 /* ---- pools ----------------------------------------------------------------------------------------------------- */
@@ -175,7 +243,10 @@ static inline smp_pool_stats entry_stats(smp_pool pool, uint32_t index)
 static inline smp_stream stream_with(smp_device device, uint32_t flags)
 {
     smp_stream stream = NULL;
+    if (on_cuda()) /* there the pace is the stand-in's */
+        flags &= SMP_STREAM_NON_BLOCKING;
     must(smp_stream_create(device, flags, &stream));
+    hold(stream);
     return stream;
 }
 
@@ -215,23 +286,42 @@ static inline void wait_for(smp_device device, smp_stream stream, smp_event even
     must(smp_stream_wait_event(device, stream, event));
 }
 
-/* Work that is nothing but a place in the stream's order. */
+/* Work that is nothing but a place in the stream's order. On CUDA it is the record of an event that no one waits for:
+ * the library sees that place, as it would not see a kernel. */
 static inline void kernel(smp_device device, smp_stream stream, uint64_t count)
 {
-    must(smp_model_stream_submit(device, stream, count, NULL));
+    if (on_cuda()) {
+        smp_event place = new_event(device);
+        for (; count > 0; --count)
+            must(smp_event_record(device, place, stream));
+        must(smp_event_destroy(place));
+    } else {
+        must(smp_model_stream_submit(device, stream, count, NULL));
+    }
 }
 
-/* Runs up to `count` operations; returns how many ran. */
+/* Runs up to `count` operations; returns how many ran. On CUDA allocations and frees are none of the driver's, so they do
+ * not count. */
 static inline uint64_t advance(smp_device device, smp_stream stream, uint64_t count)
 {
     uint64_t ran = 0;
-    must(smp_model_stream_advance(device, stream, count, &ran));
+    if (on_cuda()) {
+        (void)sim.gate_open(stream);
+        must_drive(sim.run(stream, count, &ran), "simcuda_run");
+        if (sim.holding)
+            (void)sim.gate_close(stream);
+        ask_progress(device, stream);
+    } else {
+        must(smp_model_stream_advance(device, stream, count, &ran));
+    }
     return ran;
 }
 
 static inline void sync(smp_device device, smp_stream stream)
 {
+    gates_open();
     must(smp_stream_synchronize(device, stream));
+    gates_close();
 }
 
 static inline smp_stream_info stream_info(smp_device device, smp_stream stream)
@@ -262,6 +352,7 @@ static inline smp_allocation alloc_on(smp_pool pool, uint64_t size, smp_stream s
 {
     smp_allocation allocation = NULL;
     must(smp_alloc_async(pool, size, stream, &allocation));
+    see_what_ran(stream);
     return allocation;
 }
 
@@ -273,12 +364,23 @@ static inline smp_allocation aligned_alloc_on(smp_pool pool, uint64_t size, uint
     desc.alignment = alignment;
     desc.stream = stream;
     must(smp_alloc_async_ex(pool, &desc, &allocation));
+    see_what_ran(stream);
     return allocation;
 }
 
 static inline void free_on(smp_allocation allocation, smp_stream stream)
 {
     must(smp_free_async(allocation, stream));
+    see_what_ran(stream);
+}
+
+/* Others want what the allocation's stream frees: on CUDA a stream is quiet, and cannot be waited for, until they do. */
+static inline void wanted(smp_allocation allocation)
+{
+    smp_status status = SMP_SUCCESS;
+    if (on_cuda())
+        status = smp_is_ready(allocation);
+    (void)status;
 }
 
 static inline smp_allocation_info allocation_info(smp_allocation allocation)

@@ -48,8 +48,11 @@ static void access_at(uint64_t offset, uint64_t size, smp_stream stream, uint32_
 {
     smp_access_verdict v = verdict_of(t.device, t.bytes + offset, size, stream, access);
     unsigned long failures = test_failures;
-    CHECK_EQ(v.faults, faults);
-    CHECK_EQ(v.order, faults == 0 ? SMP_ORDER_PROVED : SMP_ORDER_REFUTED);
+    /* On CUDA the caller may have made an order that the library does not see: those are no faults. */
+    const uint32_t unseen = SMP_FAULT_BEFORE_ALLOCATION | SMP_FAULT_RACE;
+    uint32_t shown = on_cuda() ? faults & ~unseen : faults;
+    CHECK_EQ(v.faults, shown);
+    CHECK_EQ(v.order, faults == 0 ? SMP_ORDER_PROVED : shown != 0 ? SMP_ORDER_REFUTED : SMP_ORDER_UNPROVEN);
     CHECK(faults == 0 || strlen(v.text) > 0);
     if (test_failures != failures)
         printf("  ... at line %d: \"%s\"\n", line, v.text);
@@ -190,7 +193,11 @@ static void p11_work_on_the_legacy_stream_itself_follows_blocking_streams(void)
 {
     begin();
     FINE(t.s1, W);
+    if (on_cuda()) /* what was noted may not have reached the driver: there only a call that did is a barrier */
+        kernel(t.device, LEGACY, 1);
     FINE(LEGACY, W); /* an access is work, hence a barrier */
+    if (on_cuda())
+        kernel(t.device, LEGACY, 1);
     FINE(t.s2, R);
     end();
 }
@@ -461,8 +468,8 @@ static void p37_a_free_that_does_not_follow_a_use(void)
     begin();
     order(t.s1, t.s2);
     FINE(t.s2, R);
-    CHECK(warnings_of_free(t.s1) >= 1);
-    CHECK_EQ(pool_stats(t.pool).racing_frees, 1);
+    CHECK_EQ(warnings_of_free(t.s1) >= 1, BY_DEVICE(1, 0)); /* on CUDA the caller may have ordered it */
+    CHECK_EQ(pool_stats(t.pool).racing_frees, BY_DEVICE(1, 0));
     end();
 }
 
@@ -473,8 +480,8 @@ static void p38_a_free_that_follows_the_writer_but_not_the_reader(void)
     order(t.s1, t.s2);
     order(t.s1, t.s3);
     FINE(t.s2, R);
-    CHECK(warnings_of_free(t.s3) >= 1);
-    CHECK_EQ(pool_stats(t.pool).racing_frees, 1);
+    CHECK_EQ(warnings_of_free(t.s3) >= 1, BY_DEVICE(1, 0));
+    CHECK_EQ(pool_stats(t.pool).racing_frees, BY_DEVICE(1, 0));
     CHECK_EQ(pool_stats(t.pool).unordered_frees, 0); /* it does follow the allocation */
     end();
 }
@@ -489,8 +496,9 @@ static void the_verdict_names_the_block_the_place_and_what_is_missing(void)
     FINE(t.s1, W);        /* s1: 3 */
     kernel(t.device, t.s2, 5);
     v = verdict_of(t.device, t.bytes + 100, 8, t.s2, R); /* s2: 7 */
-    CHECK_EQ(v.faults, SMP_FAULT_RACE);
-    CHECK_EQ(v.other_access, W);
+    CHECK_EQ(v.faults, BY_DEVICE(SMP_FAULT_RACE, 0));
+    CHECK_EQ(v.order, NOT_ORDERED);
+    CHECK_EQ(v.other_access, W); /* named although on CUDA it is no fault */
     CHECK_SAME(v.allocation, t.block);
     CHECK_EQ(v.offset, 100);
     CHECK_EQ(v.stream_id, 2);
@@ -523,43 +531,43 @@ static void either_kind_of_pointer_is_taken(void)
     must(smp_device_close(device));
 }
 
-TEST_MAIN(RUN(p01_one_stream_may_do_anything_in_its_own_order)
-          RUN(p02_another_stream_may_use_it_after_an_event_recorded_after_the_allocation)
-          RUN(p03_a_reader_that_waited_for_the_writer)
-          RUN(p04_two_readers_at_the_same_time)
-          RUN(p05_a_writer_that_waited_for_all_readers)
-          RUN(p06_order_through_a_third_stream)
-          RUN(p07_a_host_synchronise_orders_everybody)
-          RUN(p08_an_event_synchronise_orders_what_came_before_the_event)
-          RUN(p09_two_writers_of_different_bytes)
-          RUN(p10_a_legacy_operation_between_two_blocking_streams)
-          RUN(p11_work_on_the_legacy_stream_itself_follows_blocking_streams)
-          RUN(p12_a_host_ordered_allocation_is_usable_by_every_stream)
-          RUN(p13_memory_used_again_in_the_same_stream)
-          RUN(p14_a_free_that_follows_every_use)
-          RUN(p15_a_free_on_the_stream_of_the_last_user)
-          RUN(p16_a_free_after_a_device_synchronise)
-          RUN(p17_use_before_ready_another_stream_without_any_order)
-          RUN(p18_use_before_ready_the_event_was_recorded_before_the_allocation)
-          RUN(p19_use_before_ready_the_event_was_recorded_again_after_the_wait)
-          RUN(p20_use_before_ready_a_non_blocking_stream_and_the_legacy_stream)
-          RUN(p21_use_after_free_on_the_same_stream)
-          RUN(p22_use_after_free_on_a_stream_that_is_ordered_after_the_allocation)
-          RUN(p23_use_after_free_the_memory_serves_another_allocation)
-          RUN(p24_write_write_race)
-          RUN(p25_write_read_race)
-          RUN(p26_read_write_race)
-          RUN(p27_a_read_that_also_writes_races_a_reader)
-          RUN(p28_a_writer_that_waited_for_one_of_two_readers)
-          RUN(p29_the_event_was_recorded_before_the_write)
-          RUN(p30_the_wait_came_after_the_event_that_was_passed_on)
-          RUN(p31_the_order_points_the_other_way)
-          RUN(p32_having_run_is_no_order)
-          RUN(p33_one_byte_in_common_is_enough)
-          RUN(p34_a_race_before_the_allocation_is_both)
-          RUN(p35_past_the_bytes_asked_for)
-          RUN(p36_memory_nobody_allocated)
-          RUN(p37_a_free_that_does_not_follow_a_use)
-          RUN(p38_a_free_that_follows_the_writer_but_not_the_reader)
-          RUN(the_verdict_names_the_block_the_place_and_what_is_missing)
-          RUN(either_kind_of_pointer_is_taken))
+TEST_MAIN(RUN_ANY_PACE(p01_one_stream_may_do_anything_in_its_own_order)
+          RUN_ANY_PACE(p02_another_stream_may_use_it_after_an_event_recorded_after_the_allocation)
+          RUN_ANY_PACE(p03_a_reader_that_waited_for_the_writer)
+          RUN_ANY_PACE(p04_two_readers_at_the_same_time)
+          RUN_ANY_PACE(p05_a_writer_that_waited_for_all_readers)
+          RUN_ANY_PACE(p06_order_through_a_third_stream)
+          RUN_ANY_PACE(p07_a_host_synchronise_orders_everybody)
+          RUN_ANY_PACE(p08_an_event_synchronise_orders_what_came_before_the_event)
+          RUN_ANY_PACE(p09_two_writers_of_different_bytes)
+          RUN_ANY_PACE(p10_a_legacy_operation_between_two_blocking_streams)
+          RUN_ANY_PACE(p11_work_on_the_legacy_stream_itself_follows_blocking_streams)
+          RUN_ANY_PACE(p12_a_host_ordered_allocation_is_usable_by_every_stream)
+          RUN_ANY_PACE(p13_memory_used_again_in_the_same_stream)
+          RUN_ANY_PACE(p14_a_free_that_follows_every_use)
+          RUN_ANY_PACE(p15_a_free_on_the_stream_of_the_last_user)
+          RUN_ANY_PACE(p16_a_free_after_a_device_synchronise)
+          RUN_ANY_PACE(p17_use_before_ready_another_stream_without_any_order)
+          RUN_ANY_PACE(p18_use_before_ready_the_event_was_recorded_before_the_allocation)
+          RUN_ANY_PACE(p19_use_before_ready_the_event_was_recorded_again_after_the_wait)
+          RUN_ANY_PACE(p20_use_before_ready_a_non_blocking_stream_and_the_legacy_stream)
+          RUN_ANY_PACE(p21_use_after_free_on_the_same_stream)
+          RUN_ANY_PACE(p22_use_after_free_on_a_stream_that_is_ordered_after_the_allocation)
+          RUN_ANY_PACE(p23_use_after_free_the_memory_serves_another_allocation)
+          RUN_ANY_PACE(p24_write_write_race)
+          RUN_ANY_PACE(p25_write_read_race)
+          RUN_ANY_PACE(p26_read_write_race)
+          RUN_ANY_PACE(p27_a_read_that_also_writes_races_a_reader)
+          RUN_ANY_PACE(p28_a_writer_that_waited_for_one_of_two_readers)
+          RUN_ANY_PACE(p29_the_event_was_recorded_before_the_write)
+          RUN_ANY_PACE(p30_the_wait_came_after_the_event_that_was_passed_on)
+          RUN_ANY_PACE(p31_the_order_points_the_other_way)
+          RUN_ANY_PACE(p32_having_run_is_no_order)
+          RUN_ANY_PACE(p33_one_byte_in_common_is_enough)
+          RUN_ANY_PACE(p34_a_race_before_the_allocation_is_both)
+          RUN_ANY_PACE(p35_past_the_bytes_asked_for)
+          RUN_ANY_PACE(p36_memory_nobody_allocated)
+          RUN_ANY_PACE(p37_a_free_that_does_not_follow_a_use)
+          RUN_ANY_PACE(p38_a_free_that_follows_the_writer_but_not_the_reader)
+          RUN_ANY_PACE(the_verdict_names_the_block_the_place_and_what_is_missing)
+          RUN_ANY_PACE(either_kind_of_pointer_is_taken))

@@ -5,6 +5,9 @@
  * advanced or synchronised, so that "the work is still pending" is a fact here and not a race. Statements about default
  * pools, the driver's pointers and graphs (S9, S32, S36 to S45) need the driver and are not here.
  *
+ * On CUDA a kernel that is pending is one that stands behind the stand-in's gate, and what the library does not see
+ * ordered is unproven, since the caller may have ordered it: no fault, but the point that is missing is named (S48, S49).
+ *
  * One difference is meant: a null pool is an invalid handle here (S31), as every other null handle is.
  */
 #include "support.h"
@@ -340,7 +343,8 @@ static void s22_finished_work_is_reused_by_policy_2_alone(void)
     uint64_t first = address(a);
     kernel(t.device, t.s1, 1);
     free_on(a, t.s1);
-    CHECK_EQ(advance(t.device, t.s1, UINT64_MAX), 3); /* allocation, kernel, free */
+    /* Allocation, kernel, free; on CUDA the kernel, and the event that the free records. */
+    CHECK_EQ(advance(t.device, t.s1, UINT64_MAX), BY_DEVICE(3, 2));
     b = alloc_on(t.pool, 1 * MIB, t.s2);
     CHECK_EQ(address(b), first);
     CHECK_EQ(reason(b), SMP_REASON_OPPORTUNISTIC);
@@ -381,7 +385,7 @@ static smp_status with_the_pool_full(struct scene *t, unsigned policies, smp_all
 {
     smp_allocation a;
     *t = scene_with(policies, 0);
-    must(smp_model_set_capacity(t->device, 32 * MIB));
+    set_capacity(t->device, 32 * MIB);
     a = alloc_on(t->pool, 32 * MIB, t->s1); /* s1: 1 */
     kernel(t->device, t->s1, 1);            /* s1: 2 */
     free_on(a, t->s1);                      /* s1: 3 */
@@ -398,10 +402,17 @@ static void s25_with_the_pool_full_policy_3_alone_makes_the_stream_wait_for_the_
     CHECK_EQ(reason(b), SMP_REASON_INTERNAL);
     kernel(t.device, t.s2, 1);
     CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 0); /* s2's later work waits */
-    CHECK_EQ(advance(t.device, t.s1, 2), 2);          /* the kernel ran, the free has not */
-    CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 0);
-    CHECK_EQ(advance(t.device, t.s1, 1), 1);
-    CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 3); /* the inserted wait, the allocation, the kernel */
+    if (on_cuda()) {
+        CHECK_EQ(advance(t.device, t.s1, 1), 1); /* the kernel ran, the event of the free has not */
+        CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 0);
+        CHECK_EQ(advance(t.device, t.s1, 1), 1);
+        CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 2); /* the inserted wait, the kernel */
+    } else {
+        CHECK_EQ(advance(t.device, t.s1, 2), 2); /* the kernel ran, the free has not */
+        CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 0);
+        CHECK_EQ(advance(t.device, t.s1, 1), 1);
+        CHECK_EQ(advance(t.device, t.s2, UINT64_MAX), 3); /* the inserted wait, the allocation, the kernel */
+    }
     CHECK_EQ(pool_stats(t.pool).internal_waits, 1);
     scene_end(&t);
 }
@@ -465,7 +476,7 @@ static void s30_out_of_memory_sets_the_out_pointer_to_null(void)
     struct scene t = scene_with(POLICIES_ALL, 0);
     smp_allocation a = (smp_allocation)(uintptr_t)0x1234;
     void *ptr = &t;
-    must(smp_model_set_capacity(t.device, 0));
+    set_capacity(t.device, 0);
     CHECK_STATUS(smp_alloc_async(t.pool, 1 * MIB, t.s1, &a), SMP_ERROR_OUT_OF_MEMORY);
     CHECK_NULL(a);
     CHECK_STATUS(smp_alloc_ptr_async(t.pool, 1 * MIB, t.s1, &ptr), SMP_ERROR_OUT_OF_MEMORY);
@@ -496,11 +507,14 @@ static void s33_after_its_pool_is_destroyed_a_live_block_stays_usable_and_its_fr
     smp_pool pool = pool_of(device, "preset(cuda)");
     smp_stream s = new_stream(device);
     smp_allocation a = alloc_on(pool, 4 * KIB, s), none = NULL;
-    unsigned char *bytes = (unsigned char *)smp_allocation_ptr(a);
+    unsigned char *bytes = (unsigned char *)smp_allocation_ptr(a), there[4 * KIB], back[4 * KIB];
     CHECK_STATUS(smp_pool_destroy(pool), SMP_SUCCESS);
     CHECK(bytes != NULL);
-    memset(bytes, 0x5A, 4 * KIB);
-    CHECK_EQ(bytes[4 * KIB - 1], 0x5A);
+    memset(there, 0x5A, sizeof there);
+    memset(back, 0, sizeof back);
+    write_bytes(bytes, there, sizeof there, s);
+    read_bytes(back, bytes, sizeof back, s);
+    CHECK_EQ(memcmp(there, back, sizeof back), 0);
     CHECK_STATUS(smp_alloc_async(pool, 512, s, &none), SMP_ERROR_DESTROYED);
     CHECK_EQ(device_info(device).reserved, 32 * MIB);
     CHECK_STATUS(smp_free_async(a, s), SMP_SUCCESS);
@@ -516,8 +530,8 @@ static void s48_an_access_before_the_allocation_or_after_the_free_is_reported(vo
     const void *ptr = smp_allocation_ptr(a);
     smp_access_verdict v;
     v = verdict_of(t.device, ptr, 4 * KIB, t.s2, SMP_ACCESS_READ); /* s2 may run before the allocation does */
-    CHECK_EQ(v.order, SMP_ORDER_REFUTED);
-    CHECK_EQ(v.faults, SMP_FAULT_BEFORE_ALLOCATION);
+    CHECK_EQ(v.order, NOT_ORDERED);
+    CHECK_EQ(v.faults, BY_DEVICE(SMP_FAULT_BEFORE_ALLOCATION, 0));
     CHECK_EQ(v.missing_stream_id, 1); /* s1 ... */
     CHECK_EQ(v.missing_seq, 1);       /* ... at the allocation */
     v = verdict_of(t.device, ptr, 4 * KIB, t.s1, SMP_ACCESS_READ);
@@ -541,41 +555,41 @@ static void s49_an_access_on_a_second_stream_with_no_ordering_is_a_race(void)
     CHECK_EQ(v.order, SMP_ORDER_PROVED);
     CHECK_EQ(v.faults, 0);
     v = verdict_of(t.device, ptr, 4 * KIB, t.s2, SMP_ACCESS_WRITE); /* ... but not after the write */
-    CHECK_EQ(v.order, SMP_ORDER_REFUTED);
-    CHECK_EQ(v.faults, SMP_FAULT_RACE);
+    CHECK_EQ(v.order, NOT_ORDERED);
+    CHECK_EQ(v.faults, BY_DEVICE(SMP_FAULT_RACE, 0));
     scene_end(&t);
 }
 
-TEST_MAIN(RUN(s01_a_new_pool_has_all_policies_on_and_threshold_zero)
-          RUN(s02_a_new_pool_has_reserved_and_used_zero)
-          RUN(s03_setting_a_read_only_attribute_is_invalid_value_and_changes_nothing)
-          RUN(s04_setting_a_high_mark_to_non_zero_is_invalid_value)
-          RUN(s05_a_high_mark_set_to_zero_becomes_the_current_value)
-          RUN(s06_an_unknown_attribute_or_a_null_value_is_invalid_value)
-          RUN(s07_twelve_bytes_use_512_and_reserve_32_mib)
-          RUN(s08_used_rises_by_exactly_the_size_of_aligned_requests)
-          RUN(s10_used_drops_when_the_free_returns_before_any_synchronise)
-          RUN(s11_with_threshold_zero_a_synchronise_gives_the_free_page_back)
-          RUN(s12_with_threshold_max_a_synchronise_gives_nothing_back)
-          RUN(s13_trim_gives_back_only_what_the_host_has_seen_complete)
-          RUN(s14_trim_to_at_least_reserved_changes_nothing)
-          RUN(s15_trim_with_a_live_block_in_the_only_page_changes_nothing)
-          RUN(s16_same_stream_free_then_alloc_gives_the_same_address_with_policies_off)
-          RUN(s17_after_a_synchronise_another_stream_gets_the_same_address_with_policies_off)
-          RUN(s18_a_free_before_an_event_waited_on_is_reused_by_policy_1_alone)
+TEST_MAIN(RUN_ANY_PACE(s01_a_new_pool_has_all_policies_on_and_threshold_zero)
+          RUN_ANY_PACE(s02_a_new_pool_has_reserved_and_used_zero)
+          RUN_ANY_PACE(s03_setting_a_read_only_attribute_is_invalid_value_and_changes_nothing)
+          RUN_ANY_PACE(s04_setting_a_high_mark_to_non_zero_is_invalid_value)
+          RUN_ANY_PACE(s05_a_high_mark_set_to_zero_becomes_the_current_value)
+          RUN_ANY_PACE(s06_an_unknown_attribute_or_a_null_value_is_invalid_value)
+          RUN_ANY_PACE(s07_twelve_bytes_use_512_and_reserve_32_mib)
+          RUN_ANY_PACE(s08_used_rises_by_exactly_the_size_of_aligned_requests)
+          RUN_ANY_PACE(s10_used_drops_when_the_free_returns_before_any_synchronise)
+          RUN_ANY_PACE(s11_with_threshold_zero_a_synchronise_gives_the_free_page_back)
+          RUN_ANY_PACE(s12_with_threshold_max_a_synchronise_gives_nothing_back)
+          RUN_ANY_PACE(s13_trim_gives_back_only_what_the_host_has_seen_complete)
+          RUN_ANY_PACE(s14_trim_to_at_least_reserved_changes_nothing)
+          RUN_ANY_PACE(s15_trim_with_a_live_block_in_the_only_page_changes_nothing)
+          RUN_ANY_PACE(s16_same_stream_free_then_alloc_gives_the_same_address_with_policies_off)
+          RUN_ANY_PACE(s17_after_a_synchronise_another_stream_gets_the_same_address_with_policies_off)
+          RUN_ANY_PACE(s18_a_free_before_an_event_waited_on_is_reused_by_policy_1_alone)
           RUN(s19_with_policy_1_off_an_event_does_not_make_a_free_reusable)
           RUN(s20_an_event_recorded_before_the_free_is_no_dependency)
-          RUN(s21_a_dependency_through_a_third_stream_counts)
+          RUN_ANY_PACE(s21_a_dependency_through_a_third_stream_counts)
           RUN(s22_finished_work_is_reused_by_policy_2_alone)
-          RUN(s23_finished_but_not_synchronised_is_another_address_with_policies_off)
+          RUN_ANY_PACE(s23_finished_but_not_synchronised_is_another_address_with_policies_off)
           RUN(s24_a_pending_free_without_dependency_is_not_reused_while_there_is_room)
           RUN(s25_with_the_pool_full_policy_3_alone_makes_the_stream_wait_for_the_free)
           RUN(s26_with_the_pool_full_and_policy_3_off_it_is_out_of_memory)
-          RUN(s27_work_on_the_legacy_stream_orders_blocking_streams)
-          RUN(s28_a_non_blocking_stream_is_not_ordered_by_the_legacy_stream)
-          RUN(s29_a_maximum_of_1_mib_is_rounded_up_and_33_mib_are_out_of_memory)
-          RUN(s30_out_of_memory_sets_the_out_pointer_to_null)
-          RUN(s31_size_max_is_out_of_memory_and_null_arguments_are_refused)
-          RUN(s33_after_its_pool_is_destroyed_a_live_block_stays_usable_and_its_free_succeeds)
-          RUN(s48_an_access_before_the_allocation_or_after_the_free_is_reported)
-          RUN(s49_an_access_on_a_second_stream_with_no_ordering_is_a_race))
+          RUN_ANY_PACE(s27_work_on_the_legacy_stream_orders_blocking_streams)
+          RUN_ANY_PACE(s28_a_non_blocking_stream_is_not_ordered_by_the_legacy_stream)
+          RUN_ANY_PACE(s29_a_maximum_of_1_mib_is_rounded_up_and_33_mib_are_out_of_memory)
+          RUN_ANY_PACE(s30_out_of_memory_sets_the_out_pointer_to_null)
+          RUN_ANY_PACE(s31_size_max_is_out_of_memory_and_null_arguments_are_refused)
+          RUN_ANY_PACE(s33_after_its_pool_is_destroyed_a_live_block_stays_usable_and_its_free_succeeds)
+          RUN_ANY_PACE(s48_an_access_before_the_allocation_or_after_the_free_is_reported)
+          RUN_ANY_PACE(s49_an_access_on_a_second_stream_with_no_ordering_is_a_race))

@@ -18,7 +18,7 @@ static struct scene scene_of(smp_device device, const char *spec, uint64_t capac
     t.pool = pool_of(device, spec);
     t.s1 = new_stream(device);
     t.s2 = new_stream(device);
-    must(smp_model_set_capacity(device, capacity));
+    set_capacity(device, capacity);
     return t;
 }
 
@@ -136,7 +136,7 @@ static void a_refused_page_is_asked_for_again_after_free_pages_went_back(void)
 {
     struct scene t = eager("exclusive()", UINT64_MAX);
     free_on(alloc_on(t.pool, 2 * MIB, t.s1), t.s1);
-    must(smp_model_refuse_pages(t.device, 0, 1));
+    refuse_pages(t.device, 0, 1);
     CHECK_STATUS(try_alloc(t.pool, 4 * MIB, t.s1), SMP_SUCCESS);
     CHECK_EQ(pool_stats(t.pool).reserved, 4 * MIB);
     CHECK_EQ(pool_stats(t.pool).page_refusals, 1);
@@ -148,7 +148,7 @@ static void a_refused_page_is_asked_for_again_after_free_pages_went_back(void)
 static void refusals_begin_after_the_pages_skipped(void)
 {
     struct scene t = eager("sliced(page_size=2MiB)", UINT64_MAX);
-    must(smp_model_refuse_pages(t.device, 2, 1));
+    refuse_pages(t.device, 2, 1);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s1), SMP_SUCCESS);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s1), SMP_SUCCESS);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s1), SMP_ERROR_OUT_OF_MEMORY);
@@ -186,6 +186,7 @@ static void policy_3_serves_what_the_device_refused(void)
 {
     struct scene t = lazy("sliced(page_size=2MiB)", 2 * MIB);
     smp_allocation a = alloc_on(t.pool, 2 * MIB, t.s1), b = NULL;
+    wanted(a);
     free_on(a, t.s1);
     set_attribute(t.pool, 3, 0);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB, t.s2), SMP_ERROR_OUT_OF_MEMORY);
@@ -194,7 +195,7 @@ static void policy_3_serves_what_the_device_refused(void)
     CHECK_EQ(reason(b), SMP_REASON_INTERNAL);
     CHECK_EQ(advance(t.device, t.s2, 10), 0);
     advance(t.device, t.s1, 2);
-    CHECK_EQ(advance(t.device, t.s2, 10), 2);
+    CHECK_EQ(advance(t.device, t.s2, 10), BY_DEVICE(2, 1)); /* the wait, and on the model device the allocation */
     scene_end(&t);
 }
 
@@ -220,6 +221,7 @@ static void policy_3_picks_the_fewest_waits_then_the_best_fit_then_the_oldest(vo
     smp_allocation older = alloc_on(t.pool, 2 * MIB, t.s2);
     smp_allocation got;
     uint64_t of_older = address(older), of_large = address(large);
+    wanted(two_users);
     kernel(t.device, s3, 1);
     must(smp_allocation_add_user(two_users, s3));
     free_on(two_users, t.s2);
@@ -237,9 +239,11 @@ static void policy_3_picks_the_fewest_waits_then_the_best_fit_then_the_oldest(vo
     CHECK_EQ(reason(got), SMP_REASON_INTERNAL);
     CHECK_EQ(address(got), of_large); /* no wait needed for it; the younger 2 MiB block needs one */
     CHECK_EQ(submitted(t.device, t.s1), 3);
-    got = alloc_on(t.pool, 2 * MIB, t.s1);
-    CHECK_EQ(address(got), BASE); /* one wait each, for s3 or for s2; the block with two users is the older */
-    CHECK_EQ(submitted(t.device, t.s1), 5);
+    if (!on_cuda()) { /* there s3 frees nothing, so that no event of it can be waited for */
+        got = alloc_on(t.pool, 2 * MIB, t.s1);
+        CHECK_EQ(address(got), BASE); /* one wait each, for s3 or for s2; the block with two users is the older */
+        CHECK_EQ(submitted(t.device, t.s1), 5);
+    }
     scene_end(&t);
 }
 
@@ -277,7 +281,7 @@ static void a_page_whose_release_is_refused_stays_reserved_and_is_counted(void)
 {
     struct scene t = eager("sliced(page_size=2MiB)", UINT64_MAX);
     free_on(alloc_on(t.pool, 512, t.s1), t.s1);
-    must(smp_model_refuse_releases(t.device, 1));
+    refuse_releases(t.device, 1);
     must(smp_pool_trim_to(t.pool, 0));
     CHECK_EQ(pool_stats(t.pool).reserved, 2 * MIB);
     CHECK_EQ(pool_stats(t.pool).release_failures, 1);
@@ -396,7 +400,7 @@ static void a_callback_must_not_allocate_from_its_pool(void)
     CHECK_EQ(h.calls, 1);
     CHECK_EQ(h.broken, 0);
     CHECK_EQ(h.refused, SMP_ERROR_NOT_PERMITTED);
-    must(smp_model_set_capacity(t.device, UINT64_MAX));
+    set_capacity(t.device, UINT64_MAX);
     CHECK_STATUS(try_alloc(t.pool, 512, t.s1), SMP_SUCCESS); /* outside the callback it may again */
     scene_end(&t);
 }
@@ -436,7 +440,7 @@ static void the_callback_is_told_the_figures(void)
     CHECK_EQ(h.seen.pending_bytes, 1536 * KIB);
     CHECK_EQ(h.seen.largest_free, 1536 * KIB);
     CHECK_EQ(h.seen.device_free, 2 * MIB);
-    CHECK_EQ(h.seen.device_total, 10 * MIB);
+    CHECK_EQ(h.seen.device_total, device_info(t.device).capacity);
     scene_end(&t);
 }
 
@@ -446,6 +450,8 @@ static void the_message_tells_asked_used_reserved_pending_largest_free_and_the_d
 {
     struct scene t = lazy("sliced(page_size=4MiB)", 10 * MIB);
     const char *text;
+    char total[24];
+    snprintf(total, sizeof total, "%" PRIu64, device_info(t.device).capacity);
     set_attribute(t.pool, 3, 0);
     alloc_on(t.pool, 3 * MIB, t.s1);
     alloc_on(t.pool, 2 * MIB, t.s1);
@@ -457,34 +463,34 @@ static void the_message_tells_asked_used_reserved_pending_largest_free_and_the_d
     CHECK_HAS(text, "8388608");  /* reserved */
     CHECK_HAS(text, "1572864");  /* pending, and the largest free block */
     CHECK_HAS(text, "2097152");  /* free on the device */
-    CHECK_HAS(text, "10485760"); /* of the device */
+    CHECK_HAS(text, total);
     CHECK_HAS(text, "pending");
     CHECK_HAS(text, "largest");
     scene_end(&t);
 }
 
-TEST_MAIN(RUN(a_device_that_refuses_makes_out_of_memory)
-          RUN(only_caps_in_the_way_make_capacity_exceeded)
-          RUN(a_cap_and_a_refusal_together_are_out_of_memory)
-          RUN(the_cuda_preset_answers_out_of_memory_at_its_cap)
-          RUN(a_size_no_entry_accepts_is_size_not_accepted_and_asks_nobody)
-          RUN(a_size_above_2_to_the_47_is_out_of_memory_where_an_entry_accepts_it)
-          RUN(a_failure_changes_no_block_and_no_figure_but_the_counts_of_failures)
+TEST_MAIN(RUN_ANY_PACE(a_device_that_refuses_makes_out_of_memory)
+          RUN_ANY_PACE(only_caps_in_the_way_make_capacity_exceeded)
+          RUN_ANY_PACE(a_cap_and_a_refusal_together_are_out_of_memory)
+          RUN_ANY_PACE(the_cuda_preset_answers_out_of_memory_at_its_cap)
+          RUN_ANY_PACE(a_size_no_entry_accepts_is_size_not_accepted_and_asks_nobody)
+          RUN_ANY_PACE(a_size_above_2_to_the_47_is_out_of_memory_where_an_entry_accepts_it)
+          RUN_ANY_PACE(a_failure_changes_no_block_and_no_figure_but_the_counts_of_failures)
           RUN(a_refused_page_is_asked_for_again_after_free_pages_went_back)
-          RUN(refusals_begin_after_the_pages_skipped)
+          RUN_ANY_PACE(refusals_begin_after_the_pages_skipped)
           RUN(a_sibling_pools_free_pages_go_back_too)
-          RUN(what_is_live_or_pending_does_not_go_back)
+          RUN_ANY_PACE(what_is_live_or_pending_does_not_go_back)
           RUN(policy_3_serves_what_the_device_refused)
-          RUN(policy_3_is_not_for_host_ordered_allocations)
+          RUN_ANY_PACE(policy_3_is_not_for_host_ordered_allocations)
           RUN(policy_3_picks_the_fewest_waits_then_the_best_fit_then_the_oldest)
-          RUN(sync_on_oom_synchronises_once_and_starts_again)
-          RUN(without_sync_on_oom_nothing_is_synchronised)
+          RUN_ANY_PACE(sync_on_oom_synchronises_once_and_starts_again)
+          RUN_ANY_PACE(without_sync_on_oom_nothing_is_synchronised)
           RUN(a_page_whose_release_is_refused_stays_reserved_and_is_counted)
-          RUN(a_callback_that_frees_and_answers_yes_lets_the_allocation_succeed)
-          RUN(a_callback_may_synchronise_and_trim_its_pool)
-          RUN(a_callback_that_answers_no_lets_the_allocation_fail)
-          RUN(a_callback_that_always_answers_yes_is_asked_16_times)
-          RUN(a_callback_must_not_allocate_from_its_pool)
-          RUN(a_cap_calls_the_callback_too)
-          RUN(the_callback_is_told_the_figures)
-          RUN(the_message_tells_asked_used_reserved_pending_largest_free_and_the_devices_memory))
+          RUN_ANY_PACE(a_callback_that_frees_and_answers_yes_lets_the_allocation_succeed)
+          RUN_ANY_PACE(a_callback_may_synchronise_and_trim_its_pool)
+          RUN_ANY_PACE(a_callback_that_answers_no_lets_the_allocation_fail)
+          RUN_ANY_PACE(a_callback_that_always_answers_yes_is_asked_16_times)
+          RUN_ANY_PACE(a_callback_must_not_allocate_from_its_pool)
+          RUN_ANY_PACE(a_cap_calls_the_callback_too)
+          RUN_ANY_PACE(the_callback_is_told_the_figures)
+          RUN_ANY_PACE(the_message_tells_asked_used_reserved_pending_largest_free_and_the_devices_memory))

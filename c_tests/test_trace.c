@@ -1,7 +1,8 @@
 /* Traces: what is recorded replays to the same figures, and what cannot be read is refused with its file and line.
  *
  * Version-1 traces are written here by hand, with their figures counted by hand. Version-2 traces are recorded from a
- * program that uses every kind of call, on a lazy device, so that their outside answers matter.
+ * program that uses every kind of call, on a lazy device, so that their outside answers matter; on CUDA also at any
+ * pace, since whatever the driver answered replays on the model device.
  */
 #include "support.h"
 
@@ -225,6 +226,7 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
         smp_allocation allocation;
         uint64_t size;
     } held[HELD];
+    const int rounds = sim.any_pace ? 1500 : 6000; /* at any pace it runs with many seeds */
     int i, calls = 0;
     memset(books, 0, sizeof *books);
     memset(held, 0, sizeof held);
@@ -235,13 +237,13 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
                            "sliced(page_size=2MiB, max_pool_size=16MiB, dealloc_period=40); direct(reclaim_at=8MiB); "
                            "exclusive()");
     must(smp_pool_set_out_of_memory_callback(pool, always_once, &calls));
-    must(smp_model_set_capacity(device, 24 * MIB));
+    set_capacity(device, 24 * MIB);
     for (i = 0; i < 3; ++i)
         s[i] = stream_with(device, i == 2 ? SMP_STREAM_NON_BLOCKING : 0);
     s[3] = LEGACY;
     for (i = 0; i < 3; ++i)
         e[i] = new_event(device);
-    for (i = 0; i < 6000; ++i) {
+    for (i = 0; i < rounds; ++i) {
         uint64_t dice = next_random() % 100;
         smp_stream stream = s[next_random() % 4], other = s[next_random() % 4];
         smp_event event = e[next_random() % 3];
@@ -287,7 +289,7 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
         } else if (dice < 96) {
             set_attribute(pool, 4, next_random() % 2 == 0 ? 4 * MIB : SMP_NONE);
         } else if (dice < 97) {
-            must(smp_model_refuse_pages(device, next_random() % 4, next_random() % 40));
+            refuse_pages(device, next_random() % 4, next_random() % 40);
         } else if (dice < 98) {
             smp_pool passing = pool_of(device, "preset(cuda)");
             must(smp_pool_destroy(passing));
@@ -303,6 +305,8 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
     if (file != NULL)
         must(smp_trace_stop(device));
     must(smp_pool_destroy(pool));
+    for (i = 0; i < 3; ++i) /* on CUDA they would outlive the device, and the next run would find them */
+        must(smp_stream_destroy(s[i]));
     must(smp_device_close(device));
 }
 
@@ -318,8 +322,10 @@ static void a_recorded_run_replays_to_the_same_figures(void)
     CHECK(books.stats.reuse_same_stream > 0);
     CHECK(books.stats.reuse_observed > 0);
     CHECK(books.stats.reuse_event > 0);
-    CHECK(books.stats.reuse_opportunistic > 0);
-    CHECK(books.stats.reuse_internal > 0);
+    if (!sim.any_pace) {
+        CHECK(books.stats.reuse_opportunistic > 0);
+        CHECK(books.stats.reuse_internal > 0);
+    }
     CHECK(books.stats.reuse_fresh > 0);
     r = replayed(path, NULL); /* answers that differ make SMP_ERROR_REPLAY_MISMATCH */
     CHECK_EQ(r.version, 2);
@@ -459,7 +465,8 @@ static void other_pools_or_a_wish_leave_the_answers_uncompared(void)
     options.flags = SMP_REPLAY_UNVERIFIED;
     must(smp_trace_replay(path, &options, &r));
     CHECK_EQ(r.verified, 0);
-    CHECK_EQ(r.reserved_peak, books.stats.reserved_high); /* the same pools, so the same figures */
+    if (!on_cuda()) /* whose recorded capacity is the driver's, not what the program was left */
+        CHECK_EQ(r.reserved_peak, books.stats.reserved_high); /* the same pools, so the same figures */
     options.flags = 0;
     options.pools = "sliced(page_size=4MiB)";
     must(smp_trace_replay(path, &options, &r));
@@ -556,21 +563,22 @@ static void progress_goes_forward_and_never_beyond_the_total(void)
     remove(path);
 }
 
-TEST_MAIN(RUN(a_version_1_trace_gives_the_figures_counted_by_hand)
-          RUN(a_version_1_trace_needs_no_thread_column)
-          RUN(the_pools_option_decides_what_is_reserved)
-          RUN(a_failed_allocation_is_counted_and_its_free_is_passed_over)
-          RUN(each_device_call_costs_what_it_is_taken_to_cost)
-          RUN(a_malformed_line_is_refused_with_file_and_line)
-          RUN(a_replay_with_a_pool_that_cannot_be_is_refused)
-          RUN(a_recorded_run_replays_to_the_same_figures)
-          RUN(the_report_of_a_replayed_pool_is_the_recorded_pools_word_for_word)
+TEST_MAIN(RUN_ANY_PACE(a_version_1_trace_gives_the_figures_counted_by_hand)
+          RUN_ANY_PACE(a_version_1_trace_needs_no_thread_column)
+          RUN_ANY_PACE(the_pools_option_decides_what_is_reserved)
+          RUN_ANY_PACE(a_failed_allocation_is_counted_and_its_free_is_passed_over)
+          RUN_ANY_PACE(each_device_call_costs_what_it_is_taken_to_cost)
+          RUN_ANY_PACE(a_malformed_line_is_refused_with_file_and_line)
+          RUN_ANY_PACE(a_replay_with_a_pool_that_cannot_be_is_refused)
+          RUN_ANY_PACE(a_recorded_run_replays_to_the_same_figures)
+          RUN_ANY_PACE(the_report_of_a_replayed_pool_is_the_recorded_pools_word_for_word)
           RUN(recording_changes_no_figure)
-          RUN(recording_twice_writes_the_same_bytes)
+          MODEL_ONLY(recording_twice_writes_the_same_bytes,
+                     "what a driver answers of its whole context depends on what ran there before")
           RUN(a_trace_that_ends_in_gz_is_compressed_and_replays_the_same)
-          RUN(a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never_a_success)
+          RUN_ANY_PACE(a_recorded_answer_that_differs_is_a_mismatch_or_a_syntax_error_never_a_success)
           RUN(other_pools_or_a_wish_leave_the_answers_uncompared)
-          RUN(a_trace_with_times_replays_the_same)
-          RUN(a_device_that_is_not_at_rest_is_not_recorded)
-          RUN(a_device_is_recorded_once_at_a_time)
-          RUN(progress_goes_forward_and_never_beyond_the_total))
+          RUN_ANY_PACE(a_trace_with_times_replays_the_same)
+          RUN_ANY_PACE(a_device_that_is_not_at_rest_is_not_recorded)
+          RUN_ANY_PACE(a_device_is_recorded_once_at_a_time)
+          RUN_ANY_PACE(progress_goes_forward_and_never_beyond_the_total))
