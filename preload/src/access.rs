@@ -3,9 +3,9 @@
 
 use crate::context;
 use crate::driver::{Code, Handle, Pointer, SUCCESS};
+use crate::entry;
 use crate::order;
 use crate::pool;
-use crate::session;
 use smp_core::StreamId;
 use smp_core::pool::access::{self, AccessKind};
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ fn note(at: Pointer, bytes: u64, stream: Handle, kind: AccessKind) {
 
 /// A call that the driver does first; an access that it refused has not happened.
 fn done(driver: impl FnOnce() -> Code, accesses: impl FnOnce()) -> Code {
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS {
         accesses();

@@ -3,8 +3,8 @@
 //! pool to other devices, gets what it asks for: from then on the driver serves that device again.
 
 use crate::driver::{Code, Handle, SUCCESS};
+use crate::entry;
 use crate::pool;
-use crate::session;
 use std::ffi::c_void;
 
 /// Attributes 1 to 3 are ints, 4 to 8 numbers of 64 bits.
@@ -24,7 +24,7 @@ pub unsafe fn get(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, attribute, to) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !to.is_null()) else {
         return driver();
     };
@@ -56,7 +56,7 @@ pub unsafe fn set(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, attribute, from) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !from.is_null()) else {
         return driver();
     };
@@ -77,7 +77,7 @@ pub unsafe fn set(
 pub unsafe fn trim(real: unsafe fn(Handle, usize) -> Code, of: Handle, keep: usize) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, keep) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS
         && let Some(ours) = pool::in_place_of(of)
@@ -95,7 +95,7 @@ pub unsafe fn trim(real: unsafe fn(Handle, usize) -> Code, of: Handle, keep: usi
 pub unsafe fn set_pool(real: unsafe fn(i32, Handle) -> Code, device: i32, given: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(device, given) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS {
         pool::serve_ordered(device, pool::in_place_of(given).is_some());
@@ -115,7 +115,7 @@ pub unsafe fn set_access(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, list, count) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS {
         pool::opened_to_others(of);

@@ -2,10 +2,10 @@
 //! goes.
 
 use crate::driver::{self, Code, Handle, SUCCESS};
+use crate::entry;
 use crate::hook::real;
 use crate::ledger;
 use crate::pool;
-use crate::session;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
 use std::cell::Cell;
@@ -141,7 +141,7 @@ pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code 
     SURE.set(false);
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(context) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS {
         gone(context);
@@ -179,7 +179,7 @@ fn primary(device: i32) -> Handle {
 pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(device) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
     let code = driver();
     if code == SUCCESS && context != 0 {
@@ -195,7 +195,7 @@ pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
 pub unsafe fn primary_release(real: unsafe fn(i32) -> Code, device: i32) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(device) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
     let code = driver();
     if code == SUCCESS && context != 0 && !primary_active(device) {

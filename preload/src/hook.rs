@@ -7,11 +7,11 @@ use crate::access;
 use crate::attribute;
 use crate::context;
 use crate::driver::{self, Code, Dlsym, Handle, Pointer, SUCCESS};
+use crate::entry;
 use crate::memory;
 use crate::order;
 use crate::pool;
 use crate::range;
-use crate::session;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
 use std::ffi::{CStr, c_char, c_void};
@@ -132,7 +132,7 @@ macro_rules! hooks {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
             // SAFETY: the arguments are the program's, who calls the driver's function of this name.
-            session::contain(|| unsafe { $body(real::$symbol, $($arg),*) })
+            entry::contain(|| unsafe { $body(real::$symbol, $($arg),*) })
         }
     };
     (@export $id:ident $symbol:ident $form:ident ($($arg:ident : $ty:ty),*) caller $reg:literal => $body:path) => {
@@ -141,7 +141,7 @@ macro_rules! hooks {
         unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
             unsafe extern "C" fn with_caller($($arg: $ty,)* caller: usize) -> Code {
                 // SAFETY: the arguments are the program's, who calls the driver's function of this name.
-                session::contain(|| unsafe { $body(real::$symbol, $($arg,)* caller) })
+                entry::contain(|| unsafe { $body(real::$symbol, $($arg,)* caller) })
             }
             core::arch::naked_asm!(
                 "endbr64",
@@ -359,7 +359,7 @@ fn by_symbol(name: &CStr) -> Option<&'static Hook> {
 /// # Safety
 /// `handle` and `name` as `dlsym` takes them.
 pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) -> Option<usize> {
-    if name.is_null() || session::inside() {
+    if name.is_null() || entry::inside() {
         return None;
     }
     // SAFETY: not null, so a terminated string.
@@ -459,7 +459,7 @@ fn is_an_export(address: usize) -> bool {
 /// # Safety
 /// `name` and `to` as `cuGetProcAddress` takes them, after it succeeded.
 unsafe fn answered(name: *const c_char, to: *mut usize, version: i32, flags: u64) {
-    if name.is_null() || to.is_null() || session::inside() {
+    if name.is_null() || to.is_null() || entry::inside() {
         return;
     }
     // SAFETY: the driver read the name and wrote the answer without an error, so both can be read, and `to` written.

@@ -7,7 +7,7 @@
 //!
 //! From the bottom up: `switch` (protections that a test build can take out), `setting` (the environment), `driver`
 //! (the driver's types and the functions asked of it), `hook` (which functions are replaced, and the look-ups),
-//! `ledger` (who holds how much), `session` (what a hooked call starts with; fork, exit, signals), `context` (which is
+//! `ledger` (who holds how much), `entry` (what a hooked call starts with; fork, exit, signals), `context` (which is
 //! current, and what goes with it), `pool` (pool mode), `memory`, `order`, `range`, `attribute`, `access` (the hooked
 //! calls: who gets memory, what orders work, what an address is, what a pool is set to, what touches memory), `report`.
 
@@ -24,6 +24,7 @@ mod attribute;
 mod context;
 mod dlsym;
 mod driver;
+mod entry;
 mod hook;
 mod ledger;
 mod memory;
@@ -31,6 +32,5 @@ mod order;
 mod pool;
 mod range;
 mod report;
-mod session;
 mod setting;
 mod switch;

@@ -3,12 +3,12 @@
 
 use crate::context::{self, Current};
 use crate::driver::{self, Code, DEINITIALIZED, Handle, INVALID_VALUE, OUT_OF_MEMORY, Pointer, SUCCESS};
+use crate::entry;
 use crate::hook::real;
 use crate::ledger::{self, Block, Kind, Space};
 use crate::order;
 use crate::pool;
 use crate::report;
-use crate::session;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
 use std::ffi::c_void;
@@ -115,7 +115,7 @@ type Alloc = unsafe fn(*mut Pointer, usize) -> Code;
 pub unsafe fn alloc(real: Alloc, to: *mut Pointer, bytes: usize, caller: usize) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     // What the driver refuses it refuses in its own words.
     if to.is_null() || bytes == 0 && !broken("zero-size") {
         return driver();
@@ -155,7 +155,7 @@ unsafe fn deliver(answer: Result<Pointer, Code>, to: *mut Pointer) -> Code {
 pub unsafe fn free(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     give_back(Space::Address, at, |block| pool::free(at, block), driver)
 }
 
@@ -174,7 +174,7 @@ pub unsafe fn alloc_pitch(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, pitch, width, height, element) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let (Some(home), Some(bytes)) = (context::current(), width.checked_mul(height)) else { return driver() };
     if to.is_null() || pitch.is_null() || bytes == 0 {
         return driver();
@@ -200,7 +200,7 @@ pub unsafe fn alloc_managed(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, flags) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::current().filter(|_| !to.is_null() && bytes > 0) else { return driver() };
     let request = Request { kind: Kind::Managed, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
@@ -223,7 +223,7 @@ pub unsafe fn alloc_async<const TWIN: bool>(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, stream) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
     let named = order::named(stream, TWIN);
     if let Some(answer) = pool::alloc_ordered(home, bytes as u64, named, caller) {
@@ -263,7 +263,7 @@ pub unsafe fn alloc_from_pool<const TWIN: bool>(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, pool, stream) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
     let mut code = driver();
     if code == OUT_OF_MEMORY && pool::relieve(home.device) {
@@ -339,7 +339,7 @@ pub unsafe fn free_async<const TWIN: bool>(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at, stream) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let stream = order::named(stream, TWIN);
     let ours = |block: Block| match block.kind {
         Kind::Async => pool::free_ordered(at, block, stream),
@@ -356,7 +356,7 @@ pub unsafe fn free_async<const TWIN: bool>(
 pub unsafe fn get_info(real: unsafe fn(*mut usize, *mut usize) -> Code, free: *mut usize, total: *mut usize) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(free, total) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let settings = setting::settings();
     let Some(home) = context::current() else { return driver() };
     if settings.limit.is_none() && settings.mode != Mode::Pool {
@@ -429,7 +429,7 @@ pub unsafe fn host_alloc(
 }
 
 unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl Fn() -> Code) -> Code {
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::current().filter(|_| !to.is_null() && bytes > 0) else { return driver() };
     let request = Request { kind: Kind::Host, bytes: bytes as u64, home, stream: 0, caller };
     ask(request, || match driver() {
@@ -446,7 +446,7 @@ unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl Fn(
 pub unsafe fn free_host(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     give_back(Space::Address, at, |_| INVALID_VALUE, driver)
 }
 
@@ -476,7 +476,7 @@ pub unsafe fn create(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, bytes, properties, flags) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     if to.is_null() || properties.is_null() {
         return driver();
     }
@@ -502,7 +502,7 @@ pub unsafe fn create(
 pub unsafe fn release(real: unsafe fn(u64) -> Code, handle: u64) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(handle) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     give_back(Space::Handle, handle, |_| INVALID_VALUE, driver)
 }
 

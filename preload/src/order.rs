@@ -3,9 +3,9 @@
 
 use crate::context;
 use crate::driver::{self, Code, Handle, SUCCESS};
+use crate::entry;
 use crate::hook::real;
 use crate::pool::{self, Place};
-use crate::session;
 use crate::switch::broken;
 use smp_core::{Act, EventId, StreamId};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -93,7 +93,7 @@ pub unsafe fn capture_ends<const TWIN: bool>(
 pub unsafe fn context_synchronize(real: unsafe fn() -> Code) -> Code {
     // SAFETY: takes no argument.
     let driver = || unsafe { real() };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match context::current().and_then(|home| pool::of(home.context)) {
         Some(place) => place.synchronised(driver),
         None => driver(),
@@ -107,7 +107,7 @@ pub unsafe fn context_synchronize(real: unsafe fn() -> Code) -> Code {
 pub unsafe fn given_context_synchronize(real: unsafe fn(Handle) -> Code, context: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(context) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match pool::of(context) {
         Some(place) => place.synchronised(driver),
         None => driver(),
@@ -156,7 +156,7 @@ pub unsafe fn event_record<const TWIN: bool>(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(event, stream, flags) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match seen(stream, TWIN) {
         Some((place, on)) => {
             told(driver, |act| smp_core::event::record_by(place.device(), EventId(event as u64), on, act).map(drop))
@@ -177,7 +177,7 @@ pub unsafe fn stream_wait<const TWIN: bool>(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(stream, event, flags) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match seen(stream, TWIN) {
         Some((place, on)) => {
             told(driver, |act| smp_core::stream::wait_event_by(place.device(), on, EventId(event as u64), act))
@@ -193,7 +193,7 @@ pub unsafe fn stream_wait<const TWIN: bool>(
 pub unsafe fn stream_synchronize<const TWIN: bool>(real: unsafe fn(Handle) -> Code, stream: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(stream) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match seen(stream, TWIN) {
         Some((place, on)) => told(driver, |act| smp_core::stream::synchronize_by(place.device(), on, act)),
         None => driver(),
@@ -207,7 +207,7 @@ pub unsafe fn stream_synchronize<const TWIN: bool>(real: unsafe fn(Handle) -> Co
 pub unsafe fn event_synchronize(real: unsafe fn(Handle) -> Code, event: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(event) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     told(driver, |act| smp_core::event::synchronize_by(EventId(event as u64), act))
 }
 
@@ -218,7 +218,7 @@ pub unsafe fn event_synchronize(real: unsafe fn(Handle) -> Code, event: Handle) 
 pub unsafe fn event_destroy(real: unsafe fn(Handle) -> Code, event: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(event) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     told(driver, |act| smp_core::event::destroy_by(EventId(event as u64), act))
 }
 
@@ -229,7 +229,7 @@ pub unsafe fn event_destroy(real: unsafe fn(Handle) -> Code, event: Handle) -> C
 pub unsafe fn stream_destroy(real: unsafe fn(Handle) -> Code, stream: Handle) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(stream) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     if stream > 2
         && let Some((place, on)) = seen(stream, false)
     {

@@ -1,8 +1,8 @@
 //! What an address is: a block of ours answers for itself, and never shows the page that it lies in.
 
 use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED, Pointer, SUCCESS};
+use crate::entry;
 use crate::pool::{self, Found};
-use crate::session;
 use crate::setting;
 use crate::switch::broken;
 use std::ffi::c_void;
@@ -31,7 +31,7 @@ pub unsafe fn address_range(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = |at| unsafe { real(base, size, at) };
-    let Some(_inside) = session::enter() else { return driver(at) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at).filter(|_| !broken("range")) {
         None => driver(at),
         Some(Err(())) => driver(UNKNOWN_ADDRESS),
@@ -83,7 +83,7 @@ pub unsafe fn attribute(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = |at| unsafe { real(to, attribute, at) };
-    let Some(_inside) = session::enter() else { return driver(at) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at) {
         None => driver(at),
         Some(Err(())) if !broken("range") => driver(UNKNOWN_ADDRESS),
@@ -112,7 +112,7 @@ pub unsafe fn attributes(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = |at| unsafe { real(count, attributes, to, at) };
-    let Some(_inside) = session::enter() else { return driver(at) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at) {
         None => driver(at),
         Some(Err(())) => driver(UNKNOWN_ADDRESS),
@@ -146,7 +146,7 @@ fn refuse(what: &str, found: &Found) -> Code {
 pub unsafe fn ipc_handle(real: unsafe fn(*mut c_void, Pointer) -> Code, to: *mut c_void, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, at) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match pool::find(at).filter(|_| !broken("export")) {
         Some(Ok(found)) if !found.own_page => refuse("cuIpcGetMemHandle", &found),
         Some(Err(())) => INVALID_VALUE,
@@ -168,7 +168,7 @@ pub unsafe fn range_handle(
 ) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(to, at, bytes, kind, flags) };
-    let Some(_inside) = session::enter() else { return driver() };
+    let Some(_inside) = entry::enter() else { return driver() };
     match pool::find(at).filter(|_| !broken("export")) {
         Some(Ok(found)) if !found.own_page => refuse("cuMemGetHandleForAddressRange", &found),
         Some(Err(())) => INVALID_VALUE,

@@ -26,29 +26,29 @@ pub fn inside() -> bool {
 }
 
 /// A replaced call in progress on this thread.
-pub struct Session(());
+pub struct Entry(());
 
-impl Session {
+impl Entry {
     /// Marks this thread as inside.
-    fn begin() -> Session {
+    fn begin() -> Entry {
         DEPTH.set(DEPTH.get() + 1);
-        Session(())
+        Entry(())
     }
 }
 
-impl Drop for Session {
+impl Drop for Entry {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
     }
 }
 
 /// Starts a replaced call; `None`: the call goes to the driver as it is.
-pub fn enter() -> Option<Session> {
+pub fn enter() -> Option<Entry> {
     let off = setting::settings().mode == Mode::Off && !broken("kill-switch");
     if inside() || OUT_OF_USE.load(Relaxed) || off {
         return None;
     }
-    let session = Session::begin();
+    let entry = Entry::begin();
     static STARTED: Once = Once::new();
     if broken("one-start") {
         start();
@@ -57,7 +57,7 @@ pub fn enter() -> Option<Session> {
     if REPORT_WANTED.load(Relaxed) && REPORT_WANTED.swap(false, Relaxed) {
         report::write(report::Moment::Asked);
     }
-    Some(session)
+    Some(entry)
 }
 
 /// Runs a replaced call. A panic, which would be an error of ours, ends our part in the process and fails the call.
@@ -101,7 +101,7 @@ fn own_process() -> bool {
 
 extern "C" fn at_exit() {
     if own_process() {
-        let _inside = Session::begin();
+        let _inside = Entry::begin();
         if !broken("report-at-exit") {
             report::write(report::Moment::Exit);
         }
@@ -119,7 +119,7 @@ static AT_UNLOAD: extern "C" fn() = at_unload;
 
 extern "C" fn at_unload() {
     if PROCESS.load(Relaxed) != 0 && own_process() {
-        let _inside = Session::begin();
+        let _inside = Entry::begin();
         report::write(report::Moment::Unload);
     }
 }
