@@ -27,8 +27,8 @@ static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 /// Shape → page slots.
 type Spare = HashMap<u64, Vec<u32>>;
 
-/// Units a chunk covers: 128 KiB of a page at 512-byte alignment, for 4 bytes of index, or 1 KiB where it has a list.
-const CHUNK: usize = 256;
+/// Units a chunk covers: 32 KiB of a page at 512-byte alignment, for 12 bytes of index, and 256 more where it has a list.
+const CHUNK: usize = 64;
 
 /// Up to how many units a page is indexed by one list of chunks (1 GiB at 512-byte alignment); up to how many by lists that
 /// are made as needed (16 TiB); beyond, by a sorted map, whose cost follows the blocks and not the page.
