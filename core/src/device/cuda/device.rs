@@ -421,9 +421,8 @@ impl CudaDevice {
     pub(crate) fn any_stream_is_capturing(raw: u64) -> Answer<bool> {
         let Some(loaded) = super::loader::loaded() else { return Err(Code::NOT_SUPPORTED) };
         let mut status = 0;
-        cu_optional!(loaded.driver, cuStreamIsCapturing(stream(raw), &mut status)).or_else(|code| {
-            if loaded.driver.cuStreamIsCapturing.is_none() { Ok(()) } else { Err(code) }
-        })?;
+        cu_optional!(loaded.driver, cuStreamIsCapturing(stream(raw), &mut status))
+            .or_else(|code| if loaded.driver.cuStreamIsCapturing.is_none() { Ok(()) } else { Err(code) })?;
         Ok(status != 0)
     }
     /// An answer to a call about a stream of this device.
