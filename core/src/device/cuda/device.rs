@@ -164,10 +164,13 @@ impl CudaDevice {
         let loaded = driver()?;
         let driver = &loaded.driver;
         let failed = |what: &str, code: Code| {
-            let mut error = Error::new(
-                if code == Code::OUT_OF_MEMORY { Status::OutOfMemory } else { Status::Driver },
-                format_args!("{}: {what} failed: {}", loaded.library, driver.describe(code)),
-            );
+            let status = match code {
+                Code::OUT_OF_MEMORY => Status::OutOfMemory,
+                Code::NOT_SUPPORTED => Status::NotSupported,
+                _ => Status::Driver,
+            };
+            let mut error =
+                Error::new(status, format_args!("{}: {what} failed: {}", loaded.library, driver.describe(code)));
             error.driver_code = code.0 as i32;
             error
         };
@@ -209,9 +212,9 @@ impl CudaDevice {
             supply: options.supply,
             granularity: options.page_granularity,
             chunk_granularity: u64::MAX,
-            virtual_memory: attribute(ATTRIBUTE_VIRTUAL_MEMORY) && driver.cuMemCreate.is_some(),
+            virtual_memory: attribute(ATTRIBUTE_VIRTUAL_MEMORY) && driver.has_virtual_memory(),
             mapping: options.mapping,
-            memory_pools: attribute(ATTRIBUTE_MEMORY_POOLS) && driver.cuMemAllocFromPoolAsync.is_some(),
+            memory_pools: attribute(ATTRIBUTE_MEMORY_POOLS) && driver.has_memory_pools(),
             poisoned: AtomicU32::new(0),
             idle: Mutex::new(Vec::new()),
             reserve: Mutex::new(None),

@@ -210,6 +210,29 @@ macro_rules! cu_optional {
 pub(crate) use {cu, cu_optional};
 
 impl Driver {
+    /// Every function that reserving addresses and mapping memory takes is there.
+    pub(crate) fn has_virtual_memory(&self) -> bool {
+        self.cuMemGetAllocationGranularity.is_some()
+            && self.cuMemAddressReserve.is_some()
+            && self.cuMemAddressFree.is_some()
+            && self.cuMemCreate.is_some()
+            && self.cuMemRelease.is_some()
+            && self.cuMemMap.is_some()
+            && self.cuMemUnmap.is_some()
+            && self.cuMemSetAccess.is_some()
+    }
+
+    /// Every function that a pool of the driver's takes is there.
+    pub(crate) fn has_memory_pools(&self) -> bool {
+        self.cuMemPoolCreate.is_some()
+            && self.cuMemPoolDestroy.is_some()
+            && self.cuMemPoolGetAttribute.is_some()
+            && self.cuMemPoolSetAttribute.is_some()
+            && self.cuMemPoolTrimTo.is_some()
+            && self.cuMemAllocFromPoolAsync.is_some()
+            && self.cuMemFreeAsync.is_some()
+    }
+
     /// `CUDA_ERROR_… (number): what the driver says of it`.
     pub(crate) fn describe(&self, code: Code) -> String {
         let text = |function: Option<unsafe extern "C" fn(u32, *mut *const c_char) -> u32>| {

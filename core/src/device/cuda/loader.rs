@@ -9,8 +9,8 @@ use once_cell::sync::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The oldest driver that can be used: 10.2, which has everything that is required.
-pub(crate) const OLDEST_DRIVER: i32 = 10020;
+/// The oldest driver that can be used: 11.0, which has everything that is required.
+pub(crate) const OLDEST_DRIVER: i32 = 11000;
 
 /// What an embedding library gives in place of the search: exported symbol to pointer, null if there is none.
 pub type Resolver = unsafe extern "C" fn(symbol: *const c_char) -> *mut c_void;
@@ -64,8 +64,7 @@ fn load() -> Result<Loaded> {
             Err(_) => std::ptr::null_mut(),
         };
         // SAFETY: promised by whoever gave the resolver.
-        let driver = unsafe { Driver::from(find) }
-            .map_err(|name| unsupported(format_args!("the driver has no {name}, which is required")))?;
+        let driver = unsafe { Driver::from(find) }.map_err(|name| lacking("the program's driver", name, find))?;
         Loaded { driver, version: 0, library: "the program's driver".to_owned() }
     };
     start(loaded)
@@ -82,15 +81,29 @@ fn start(mut loaded: Loaded) -> Result<Loaded> {
         unsupported(format_args!("{}: cuDriverGetVersion failed: {}", loaded.library, driver.describe(code)))
     })?;
     if version < OLDEST_DRIVER {
-        return Err(unsupported(format_args!(
-            "{}: the driver is of CUDA {}.{}; the oldest that can be used is 10.2",
-            loaded.library,
-            version / 1000,
-            version % 1000 / 10
-        )));
+        return Err(unsupported(format_args!("{}: {}", loaded.library, too_old(version))));
     }
     loaded.version = version;
     Ok(loaded)
+}
+
+fn too_old(version: i32) -> String {
+    let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    format!("the driver is of CUDA {}; the oldest that can be used is {}", text(version), text(OLDEST_DRIVER))
+}
+
+/// The error for a required function that `find` does not find: it may be for the driver's age.
+fn lacking(library: &str, name: &str, find: impl Fn(&str, &str, i32) -> *mut c_void) -> Error {
+    let ask = find("cuDriverGetVersion", "cuDriverGetVersion", 2020);
+    // SAFETY: null, which becomes `None`, or the driver's function of that name, whose type this is.
+    let ask = unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> u32>>(ask) };
+    let mut version = 0;
+    // SAFETY: a place to write to; the function needs no initialised driver.
+    let known = ask.is_some_and(|ask| unsafe { ask(&mut version) } == 0);
+    match known && version < OLDEST_DRIVER {
+        true => unsupported(format_args!("{library}: {}", too_old(version))),
+        false => unsupported(format_args!("{library}: the driver has no {name}, which is required")),
+    }
 }
 
 fn open() -> Result<Loaded> {
@@ -140,7 +153,6 @@ fn open() -> Result<Loaded> {
         if result == 0 { pointer } else { std::ptr::null_mut() }
     };
     // SAFETY: the pointers come from the driver library under these names.
-    let driver = unsafe { Driver::from(find) }
-        .map_err(|name| unsupported(format_args!("{library}: the driver has no {name}, which is required")))?;
+    let driver = unsafe { Driver::from(&find) }.map_err(|name| lacking(&library, name, find))?;
     Ok(Loaded { driver, version: 0, library })
 }

@@ -1,0 +1,355 @@
+//! One case a process: what must hold on the CUDA device in a certain situation, by the stand-in's counts and answers.
+//!
+//! cuda-cases CASE [ARGUMENT]    prints `ok`, or fails. `tests/cases.rs` says which and with what environment.
+
+use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
+use smp_core::pool::{self, PoolConfig, Preset, Reason};
+use smp_core::stream::{self, StreamFlags};
+use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId};
+use smp_cuda_tests::driver::{self, LAZY, ok};
+
+const MIB: u64 = 1 << 20;
+
+fn open() -> DeviceId {
+    device::open_cuda(&CudaOptions::default()).expect("a device")
+}
+
+fn pool(device: DeviceId, preset: Preset) -> PoolId {
+    pool::create(device, &PoolConfig::preset(preset)).expect("a pool")
+}
+
+fn block(pool: PoolId, stream: StreamId) -> AllocationId {
+    pool::alloc_async(pool, MIB, stream).expect("a block")
+}
+
+fn reason(block: AllocationId) -> Reason {
+    pool::info(block).expect("a live block").reason
+}
+
+/// Allocations and frees on one stream, after the first: which driver calls do they make?
+fn steady_state() {
+    driver::use_primary(0);
+    let mut created = 0;
+    ok(driver::stream_create(&mut created, 1));
+    // Not the preset cuda, where every stream's frees record events from the first on.
+    for preset in [Preset::Mapped, Preset::SubSlices, Preset::ExclusivePages] {
+        for (waived, on) in [false, true].into_iter().flat_map(|waived| [created, 0, 1, 2].map(|on| (waived, on))) {
+            let device = open();
+            let config = PoolConfig { waive_capture_check: waived, ..PoolConfig::preset(preset) };
+            let pool = pool::create(device, &config).expect("a pool");
+            let stream = StreamId(on);
+            let go = |rounds: u64| {
+                for round in 0..rounds {
+                    let sizes = [512, 4096 + 512 * (round % 7), 100_000];
+                    for block in sizes.map(|size| pool::alloc_async(pool, size, stream).expect("a block")) {
+                        pool::free_async(block, stream).expect("a free");
+                    }
+                }
+            };
+            go(20);
+            driver::reset_counts();
+            go(100);
+            let mut calls = driver::called();
+            if on == 2 {
+                // A thread's default stream is one of the device's context, which is made current to ask about it.
+                calls.retain(|call| waived || !call.0.contains("CtxGetCurrent") && !call.0.contains("CaptureMode"));
+            }
+            let due = match (waived, on) {
+                // The legacy default stream cannot be captured.
+                (true, _) | (false, 0 | 1) => Vec::new(),
+                (false, _) => vec![("cuStreamIsCapturing".to_owned(), 600)],
+            };
+            assert_eq!(calls, due, "{preset:?}, waived {waived}, stream {on:#x}");
+            pool::destroy(pool).expect("a destroy");
+            device::close(device).expect("a close");
+        }
+    }
+}
+
+/// No driver, or one that cannot be used: says `words`, and the model device works.
+fn refused(words: &str) {
+    let error = device::open_cuda(&CudaOptions::default()).expect_err("no such driver can be used");
+    assert_eq!(error.status, Status::NotSupported, "{error}");
+    assert!(error.message.contains(words), "'{words}' is not in: {error}");
+    let model = device::open_model(&ModelOptions::default()).expect("the model device needs no driver");
+    assert_eq!(device::info(model).expect("info").kind, DeviceKind::Model);
+    let pool = pool(model, Preset::Mapped);
+    pool::free_async(block(pool, StreamId(0)), StreamId(0)).expect("a free");
+}
+
+/// `libsmp.so` itself, where no driver is: the device that is picked is the model's.
+fn library_without_driver() {
+    let path = std::env::var("SMP_LIBRARY").expect("SMP_LIBRARY names libsmp.so");
+    let path = std::ffi::CString::new(path).expect("no NUL");
+    // SAFETY: a NUL-terminated path; the functions have the types that smp.h gives them.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        assert!(!library.is_null(), "libsmp.so does not load");
+        let find = |name: &std::ffi::CStr| {
+            let found = libc::dlsym(library, name.as_ptr());
+            assert!(!found.is_null(), "{name:?} is not exported");
+            found
+        };
+        type Open = unsafe extern "C" fn(*const libc::c_void, *mut u64) -> u32;
+        type Create = unsafe extern "C" fn(u64, *const libc::c_void, *mut u64) -> u32;
+        type Alloc = unsafe extern "C" fn(u64, u64, *const libc::c_void, *mut u64) -> u32;
+        let open: Open = std::mem::transmute(find(c"smp_device_open"));
+        let create: Create = std::mem::transmute(find(c"smp_pool_create"));
+        let alloc: Alloc = std::mem::transmute(find(c"smp_alloc_async"));
+        let (mut device, mut pool, mut allocation) = (0, 0, 0);
+        assert_eq!(open(std::ptr::null(), &mut device), 0, "a device is picked");
+        assert_eq!(create(device, std::ptr::null(), &mut pool), 0);
+        assert_eq!(alloc(pool, MIB, std::ptr::null(), &mut allocation), 0);
+        assert_ne!(allocation, 0);
+    }
+}
+
+/// A function the driver does not have: a required one is named; without another one, only what needs it goes.
+fn missing(symbol: &str) {
+    // As cuda.h calls it: no version of it is found.
+    driver::hide(symbol.trim_end_matches("_v2"), true);
+    let required = cuda::entry_points().into_iter().find(|point| point.0 == symbol).expect("an entry point").1;
+    if required {
+        return refused(symbol);
+    }
+    driver::use_primary(0);
+    let device = open();
+    for preset in [Preset::Mapped, Preset::SubSlices, Preset::Cuda] {
+        let pool = pool(device, preset);
+        let on = stream::create(device, StreamFlags::default()).expect("a stream");
+        pool::free_async(block(pool, on), on).expect("a free");
+        let host = pool::alloc(pool, MIB, &Default::default()).expect("a block in host order");
+        pool::free(host).expect("a free in host order");
+        device::synchronize(device).expect("a synchronise");
+        pool::trim_to(pool, 0).expect("a trim");
+        assert_eq!(pool::stats(pool).expect("figures").reserved, 0, "all of it goes back without {symbol}");
+    }
+    let supplies = |supply| device::open_cuda(&CudaOptions { supply, ..CudaOptions::default() }).map(drop);
+    let pools = symbol.starts_with("cuMemPool") || matches!(symbol, "cuMemAllocFromPoolAsync" | "cuMemFreeAsync");
+    let attributes = symbol == "cuDeviceGetAttribute";
+    for (what, needed) in [
+        (PageSupply::DriverPool, pools || attributes),
+        (PageSupply::VirtualMemory, attributes || symbol.starts_with("cuMem") && !pools),
+    ] {
+        match supplies(what) {
+            Ok(()) => assert!(!needed, "{what:?} without {symbol}"),
+            Err(error) => assert!(needed && error.status == Status::NotSupported, "{what:?} without {symbol}: {error}"),
+        }
+    }
+    let checked = device::open_cuda(&CudaOptions { checked: true, ..CudaOptions::default() });
+    match symbol {
+        "cuStreamGetId" => assert_eq!(checked.expect_err("nothing tells streams apart").status, Status::NotSupported),
+        _ => drop(checked.expect("checked mode")),
+    }
+}
+
+/// Whatever context is current stays current, and memory is the pool's device's.
+fn another_context() {
+    let other = driver::use_primary(1);
+    let current = || {
+        let mut context = 0;
+        ok(driver::context_get(&mut context));
+        context
+    };
+    let device = open();
+    let mut of_other = 0;
+    ok(driver::stream_create(&mut of_other, 0));
+    let pool = pool(device, Preset::SubSlices);
+    assert_eq!(current(), other, "after opening a device and a pool");
+    let free = |device| {
+        let (mut free, mut total) = (0, 0);
+        let before = current();
+        driver::use_primary(device);
+        ok(driver::memory_info(&mut free, &mut total));
+        ok(driver::context_set(before));
+        free as u64
+    };
+    let (first, second) = (free(0), free(1));
+    let on = stream::create(device, StreamFlags::default()).expect("a stream");
+    let held = block(pool, on);
+    assert_eq!(current(), other, "after an allocation that needed a page");
+    assert_eq!(
+        (first - free(0), second - free(1)),
+        (32 * MIB, 0),
+        "a page of the pool's device, though another is current"
+    );
+    pool::free_async(held, on).expect("a free");
+    stream::synchronize(device, on).expect("a synchronise");
+    pool::trim_to(pool, 0).expect("a trim");
+    assert_eq!(current(), other, "after a trim");
+    assert_eq!(free(0), first, "the page is back");
+    let error = pool::alloc_async(pool, MIB, StreamId(of_other)).expect_err("a stream of another device");
+    assert_eq!(error.status, Status::WrongDevice, "{error}");
+    assert_eq!(current(), other, "after a refusal");
+    stream::destroy(on).expect("a destroy");
+    device::close(device).expect("a close");
+    assert_eq!(current(), other, "after a close");
+}
+
+/// A capturing stream is refused; a capture elsewhere is not disturbed by what the library does for itself.
+fn capturing() {
+    driver::use_primary(0);
+    let device = open();
+    let pool = pool(device, Preset::SubSlices);
+    let (mut captured, mut free) = (0, 0);
+    ok(driver::stream_create(&mut captured, 1));
+    ok(driver::stream_create(&mut free, 1));
+    let before = block(pool, StreamId(captured));
+    // Global mode: the strictest.
+    ok(driver::capture_begin(captured, 0));
+    let figures = pool::stats(pool).expect("figures");
+    let refused = pool::alloc_async(pool, MIB, StreamId(captured)).expect_err("a capturing stream");
+    assert_eq!(refused.status, Status::Capturing, "{refused}");
+    let refused = pool::free_async(before, StreamId(captured)).expect_err("a capturing stream");
+    assert_eq!(refused.status, Status::Capturing, "{refused}");
+    let now = pool::stats(pool).expect("figures");
+    assert_eq!((now.used, now.live, now.reserved), (figures.used, figures.live, figures.reserved));
+    // A page by cuMemAlloc, which a capture of this mode forbids to its own thread.
+    let other = pool::alloc_async(pool, 64 * MIB, StreamId(free)).expect("another stream is not refused");
+    pool::free_async(other, StreamId(free)).expect("a free");
+    let mut graph = 0;
+    assert_eq!(driver::capture_end(captured, &mut graph), 0, "the capture was not broken");
+    ok(driver::graph_destroy(graph));
+    pool::free_async(before, StreamId(captured)).expect("the capture is over");
+}
+
+/// The child of a process that opened a device: every call says so, at once.
+fn forked() {
+    driver::use_primary(0);
+    let device = open();
+    let pool = pool(device, Preset::Mapped);
+    let held = block(pool, StreamId(0));
+    // SAFETY: the child only makes calls that must refuse it, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let forked = [
+            pool::alloc_async(pool, MIB, StreamId(0)).map(drop),
+            pool::alloc(pool, MIB, &Default::default()).map(drop),
+            pool::free_async(held, StreamId(0)),
+            stream::create(device, StreamFlags::default()).map(drop),
+            device::synchronize(device),
+            device::open_cuda(&CudaOptions::default()).map(drop),
+        ]
+        .iter()
+        .all(|answer| answer.as_ref().is_err_and(|error| error.status == Status::Forked));
+        // SAFETY: ends the child without running the parent's handlers.
+        unsafe { libc::_exit(if forked { 17 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "the child's calls were not refused");
+    pool::free_async(held, StreamId(0)).expect("the parent goes on");
+}
+
+/// A stream destroyed without a word, whose handle another stream gets: in checked mode it is another stream.
+fn recycled(checked: bool) {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = device::open_cuda(&CudaOptions { checked, ..CudaOptions::default() }).expect("a device");
+    let pool = pool(device, Preset::SubSlices);
+    let mut first = 0;
+    ok(driver::stream_create(&mut first, 1));
+    let old = block(pool, StreamId(first));
+    let pointer = pool::pointer(old);
+    ok(driver::submit(first, 1));
+    pool::free_async(old, StreamId(first)).expect("a free");
+    ok(driver::stream_destroy(first));
+    let mut second = 0;
+    ok(driver::stream_create(&mut second, 1));
+    assert_eq!(first, second, "the stand-in gives the handle out again");
+    let new = block(pool, StreamId(second));
+    if checked {
+        assert_ne!(
+            pool::pointer(new),
+            pointer,
+            "the old stream's free has not run, and the new one is not ordered after it"
+        );
+    } else {
+        assert_eq!(reason(new), Reason::SameStream, "without checked mode the handle is believed");
+    }
+}
+
+/// 0 and 1 are one stream; each thread's default stream is its own.
+fn default_streams() {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = open();
+    let pool = pool(device, Preset::SubSlices);
+    let turn = |on: u64, pointer: &mut u64| {
+        let held = block(pool, StreamId(on));
+        let answer = (reason(held), pool::pointer(held) == *pointer);
+        *pointer = pool::pointer(held);
+        ok(driver::submit(on.max(1), 1));
+        pool::free_async(held, StreamId(on)).expect("a free");
+        answer
+    };
+    let mut last = 0;
+    assert_eq!(turn(0, &mut last).0, Reason::Fresh);
+    assert_eq!(turn(1, &mut last), (Reason::SameStream, true), "0 and 1 name the legacy default stream");
+    let mut own = 0;
+    assert_eq!(turn(2, &mut own).0, Reason::Fresh, "the thread's default stream is another");
+    assert_eq!(turn(2, &mut own), (Reason::SameStream, true));
+    let other = std::thread::scope(|scope| {
+        let turn = || {
+            driver::use_primary(0);
+            turn(2, &mut own)
+        };
+        scope.spawn(turn).join().expect("the thread ends well")
+    });
+    assert_eq!(other, (Reason::Fresh, false), "another thread's default stream is another");
+}
+
+/// The *driver* preset: the model's figures are the driver's.
+fn driver_figures() {
+    driver::use_primary(0);
+    let device = open();
+    let pool = pool(device, Preset::Driver);
+    let on = stream::create(device, StreamFlags::default()).expect("a stream");
+    let agree = |when: &str| {
+        for one in pool::compare_with_driver(pool).expect("both sides' figures") {
+            assert_eq!(one.model, one.driver, "attribute {} {when}", one.attribute);
+        }
+    };
+    agree("of a new pool");
+    let mut blocks = Vec::new();
+    for size in [1, 511, 512, 513, MIB, 20 * MIB, 31 * MIB, 40 * MIB] {
+        blocks.push(pool::alloc_async(pool, size, on).expect("a block"));
+        agree(&format!("after {size} bytes"));
+    }
+    for block in blocks.drain(1..4) {
+        pool::free_async(block, on).expect("a free");
+    }
+    agree("after frees");
+    blocks.push(pool::alloc_async(pool, 1000, on).expect("a block"));
+    agree("after a reuse");
+    pool::set_attribute(pool, 4, 64 * MIB).expect("a threshold");
+    agree("after an attribute was set");
+    for block in blocks {
+        pool::free_async(block, on).expect("a free");
+    }
+    stream::synchronize(device, on).expect("a synchronise");
+    agree("after a synchronise");
+    pool::trim_to(pool, 0).expect("a trim");
+    agree("after a trim");
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = arguments.get(1).map_or("", String::as_str);
+    match arguments.first().map_or("", String::as_str) {
+        "steady-state" => steady_state(),
+        "refused" => refused(argument),
+        "library-without-driver" => library_without_driver(),
+        "missing" => missing(argument),
+        "entry-points" => cuda::entry_points().iter().for_each(|point| println!("{}", point.0)),
+        "another-context" => another_context(),
+        "capturing" => capturing(),
+        "forked" => forked(),
+        "recycled" => recycled(argument == "checked"),
+        "default-streams" => default_streams(),
+        "driver-figures" => driver_figures(),
+        other => panic!("no case '{other}'"),
+    }
+    println!("ok");
+}
