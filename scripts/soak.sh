@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Long runs, for hours or days: the core against the reference model, wild handles, and the threads under
-# ThreadSanitizer, in turns, with new seeds each time. Stops at the first finding; every part prints the seeds it used.
+# Long runs, for hours or days: the core against the reference model, wild handles, data checks on the CUDA device over
+# the stand-in, and the threads under ThreadSanitizer, in turns, with new seeds each time. Stops at the first finding;
+# every part prints the seeds it used.
 #
 # soak.sh [MINUTES]              how long (default: 480); SMP_SOAK_SEED: where the seeds begin (default: the time)
 # If cargo-fuzz is installed, the coverage-guided fuzzer of fuzz/ takes its turn as well.
@@ -47,6 +48,11 @@ wild() {
             --test wild_handles -- --nocapture any_handle || return 1 # no -e inside a condition
     done
 }
+# A thousand seeds of each kind of program on the CUDA device over the stand-in, every byte compared.
+data() {
+    SMP_CUDA_SEED=$seed SMP_CUDA_SEEDS=1000 "$cargo" test --release --locked --package smp-cuda-tests --test data \
+        -- --nocapture
+}
 threads() {
     build_tree "$root/build/tsan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=thread >/dev/null &&
         (cd "$root/build/tsan" && ctest --output-on-failure --no-tests=error --repeat until-fail:3)
@@ -60,6 +66,7 @@ export CARGO_TARGET_DIR=$root/build/soak
 while [ $SECONDS -lt $end ]; do
     turn property property
     turn wild wild
+    turn data data
     turn threads threads
     if "$cargo" fuzz --version >/dev/null 2>&1; then turn fuzz fuzz; fi
     seed=$((seed + 1000000))

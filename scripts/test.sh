@@ -74,6 +74,11 @@ stage_pitfalls() { scripts/pitfalls.sh; }
 
 stage_rules() { scripts/rules.sh; }
 
+# Each rule of reuse on the CUDA device, turned off, shows as wrong bytes.
+stage_cuda_rules() {
+    "$cargo" test --locked --target-dir "$build/rules/cuda" --package smp-cuda-tests --features rule-switches --test data
+}
+
 stage_clients() { scripts/clients.sh; }
 
 run_ctest() { # run_ctest TREE ARGS...
@@ -86,7 +91,7 @@ run_ctest() { # run_ctest TREE ARGS...
 # One line of what a stage did, from its log.
 summary() {
     case $1 in
-        cargo_test) awk '/^test result:/ {p += $4; i += $8} END {printf "(%d tests, %d ignored)", p, i}' "$2" ;;
+        cargo_test | cuda_rules) awk '/^test result:/ {p += $4; i += $8} END {printf "(%d tests, %d ignored)", p, i}' "$2" ;;
         ctest | asan | tsan | preload) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
         header | package) tail -n 1 "$2" | sed 's/^[a-z/.]*: \(.*\)$/(\1)/' ;;
         valgrind) echo "($(grep -c '^memcheck ' "$2") test programs)" ;;
@@ -96,7 +101,7 @@ summary() {
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload pitfalls instructions rules clients)
+stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload pitfalls instructions rules cuda_rules clients)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")
