@@ -153,6 +153,6 @@ fn open() -> Result<Loaded> {
         if result == 0 { pointer } else { std::ptr::null_mut() }
     };
     // SAFETY: the pointers come from the driver library under these names.
-    let driver = unsafe { Driver::from(&find) }.map_err(|name| lacking(&library, name, find))?;
+    let driver = unsafe { Driver::from(find) }.map_err(|name| lacking(&library, name, find))?;
     Ok(Loaded { driver, version: 0, library })
 }
