@@ -29,6 +29,16 @@ stage_cargo_test() { "$cargo" test --workspace --locked; }
 stage_build() { build_tree "$build/release" -DSMP_BUILD_TESTS=ON; }
 stage_ctest() { run_ctest "$build/release"; }
 
+# What is taken to a machine with a GPU, run here over the stand-in driver: without kernels, but known to work.
+stage_gpu_check() {
+    rm -rf "$build/gpu-check"
+    scripts/gpu_check.sh pack "$build/release" "$build/gpu-check"
+    SMP_CUDA_LIBRARY=$build/release/simcuda/libsimcuda.so "$build/gpu-check/gpu_check.sh" run "$build/gpu-check"
+    python3 -m json.tool "$build/gpu-check/gpu_check.json" >"$build/gpu-check/tidy.json"
+    # Nothing is skipped there but what needs kernels, or is not written yet.
+    [ "$(grep -c '"result": "skipped"' "$build/gpu-check/tidy.json")" = 3 ]
+}
+
 stage_header() {
     # NVIDIA's cuda.h comes in a wheel of a few megabytes; nothing of it is run or shipped.
     local cuda
@@ -95,13 +105,14 @@ summary() {
         ctest | asan | tsan | preload) sed -n 's/^\([0-9]*%\) tests passed.* out of \([0-9]*\)$/(\1 of \2 test programs)/p' "$2" ;;
         header | package) tail -n 1 "$2" | sed 's/^[a-z/.]*: \(.*\)$/(\1)/' ;;
         valgrind) echo "($(grep -c '^memcheck ' "$2") test programs)" ;;
+        gpu_check) echo "($(grep -E '^[0-9]+ ok ' "$2"))" ;;
         instructions | rules | clients) echo; sed 's/^/    /' "$2" ;;
     esac
 }
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest header package quickstart asan tsan valgrind preload pitfalls instructions rules cuda_rules clients)
+stages=(format clippy docs cargo_test build ctest gpu_check header package quickstart asan tsan valgrind preload pitfalls instructions rules cuda_rules clients)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")
