@@ -84,6 +84,23 @@ stage_pitfalls() { scripts/pitfalls.sh; }
 
 stage_rules() { scripts/rules.sh; }
 
+# The data checks of the CUDA device, with their replays, under valgrind and with the core built for AddressSanitizer.
+stage_cuda_memory() {
+    local out=${CARGO_TARGET_DIR:-$root/target}/debug host
+    "$cargo" build --locked --package smp-cuda-tests --package simcuda
+    export SMP_CUDA_LIBRARY=$out/libsimcuda.so
+    valgrind --quiet --error-exitcode=99 --leak-check=no "$out/cuda-programs" adversarial 1 7 --replay
+    # The stand-in is not built for it: as a driver would be, it is opened at run time.
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address "$cargo" build --locked --package smp-cuda-tests --target "$host" \
+        --target-dir "$build/asan/cuda"
+    out=$build/asan/cuda/$host/debug
+    for mode in adversarial lazy eager; do "$out/cuda-programs" $mode 1 21 --replay; done
+    for which in steady-state another-context capturing forked recycled default-streams driver-figures; do
+        SIMCUDA_DEVICES=2 "$out/cuda-cases" $which
+    done
+}
+
 # Each rule of reuse on the CUDA device, turned off, shows as wrong bytes.
 stage_cuda_rules() {
     "$cargo" test --locked --target-dir "$build/rules/cuda" --package smp-cuda-tests --features rule-switches --test data
@@ -112,7 +129,7 @@ summary() {
 
 # --- running them
 
-stages=(format clippy docs cargo_test build ctest gpu_check header package quickstart asan tsan valgrind preload pitfalls instructions rules cuda_rules clients)
+stages=(format clippy docs cargo_test build ctest gpu_check header package quickstart asan tsan valgrind preload pitfalls instructions rules cuda_rules cuda_memory clients)
 
 if [ "${1:-}" = --list ]; then printf '%s\n' "${stages[@]}"; exit; fi
 wanted=("$@")
