@@ -26,9 +26,11 @@ run() {
     local folder json program ptx status=0
     folder=$(cd "$1" && pwd)
     json=${2:-$folder/gpu_check.json}
-    cmake -S "$folder/checks" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/prefix" -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$folder/build.log" 2>&1 ||
+    cmake -S "$folder/checks" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/prefix" \
+        -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$folder/build.log" 2>&1 ||
         { cat "$folder/build.log"; die "cannot configure the checks"; }
-    cmake --build "$folder/build" >>"$folder/build.log" 2>&1 || { cat "$folder/build.log"; die "cannot build the checks"; }
+    cmake --build "$folder/build" >>"$folder/build.log" 2>&1 ||
+        { cat "$folder/build.log"; die "cannot build the checks"; }
     program=$folder/build/gpu_check
     ptx=$folder/build/kernels.ptx
     [ -e "$ptx" ] || ptx=
@@ -38,8 +40,8 @@ run() {
         # shellcheck disable=SC2086  # two words
         if ! TMPDIR=$folder timeout 300 "$program" $what >>"$folder/results.txt"; then
             status=1
-            printf '{"check": "%s", "target": "smp", "result": "failed", "detail": "the run ended early or a check failed"}\n' \
-                "${what%% *}" >>"$folder/results.txt"
+            printf '{"check": "%s", "target": "smp", "result": "failed", "detail": "%s"}\n' "${what%% *}" \
+                "the run ended early or a check failed" >>"$folder/results.txt"
         fi
     done
     {
