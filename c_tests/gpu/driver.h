@@ -44,6 +44,10 @@ static struct {
     int (*free_async)(device_ptr, handle);
     int (*alloc)(device_ptr *, size_t);
     int (*free)(device_ptr);
+    int (*default_pool)(handle *, int);
+    int (*current_pool)(handle *, int);
+    int (*make_current)(int, handle);
+    int (*pointer_attribute)(void *, int, device_ptr);
     int (*set32)(device_ptr, unsigned, size_t, handle);
     int (*read)(void *, device_ptr, size_t, handle);
     int (*module_load)(handle *, const void *);
@@ -93,6 +97,10 @@ static inline void load_driver(void)
     find(library, "cuMemFreeAsync", &cu.free_async);
     find(library, "cuMemAlloc_v2", &cu.alloc);
     find(library, "cuMemFree_v2", &cu.free);
+    find(library, "cuDeviceGetDefaultMemPool", &cu.default_pool);
+    find(library, "cuDeviceGetMemPool", &cu.current_pool);
+    find(library, "cuDeviceSetMemPool", &cu.make_current);
+    find(library, "cuPointerGetAttribute", &cu.pointer_attribute);
     find(library, "cuMemsetD32Async", &cu.set32);
     find(library, "cuMemcpyDtoHAsync_v2", &cu.read);
     find(library, "cuModuleLoadData", &cu.module_load);

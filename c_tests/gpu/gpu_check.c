@@ -447,6 +447,41 @@ static void full_pool(void)
     sync(t.s1);
 }
 
+/* Statements about the driver's own handles and calls, which have no counterpart in libsmp. */
+static void drivers_own(void)
+{
+    static const char *const graphs[] = {"S40", "S41", "S42", "S43", "S44", "S45"};
+    size_t i;
+    for (i = 0; i < sizeof graphs / sizeof graphs[0]; ++i)
+        say(graphs[i], "skipped", "graph memory nodes: libsmp refuses captures, the driver is not asked");
+    if (on_smp)
+        return;
+    {
+        struct scene t = scene(7, 0, 0);
+        handle standard = NULL, current = NULL, context = &t, pool = NULL;
+        device_ptr a = alloc(&t, MIB, t.s1), plain = 0;
+        int freed;
+        statement("S36",
+                  cu.pointer_attribute(&context, 1, a) == 0 && context == NULL &&
+                      cu.pointer_attribute(&pool, 17, a) == 0 && pool == t.driver_pool,
+                  0);
+        sync(t.s1);
+        hold(t.s2);
+        freed = cu.free(a);
+        statement("S37", freed == 0 && cu.query(t.s2) == 600, (uint64_t)freed);
+        set_gate(1);
+        MUST(cu.alloc(&plain, MIB));
+        statement("S38", cu.free_async(plain, t.s1) == 0, 0);
+        sync(t.s1);
+        MUST(cu.default_pool(&standard, 0));
+        statement("S32", of_driver(cu.pool_destroy(standard)) == INVALID, 0);
+        MUST(cu.make_current(0, t.driver_pool));
+        end(&t);
+        MUST(cu.current_pool(&current, 0));
+        statement("S32", current == standard, 0);
+    }
+}
+
 /* ---- blocks: written and read by several streams ------------------------------------------------------------------ */
 
 static handle fill_function, check_function, spin_function;
@@ -678,7 +713,7 @@ int main(int argc, char **argv)
         figures();
         reuse();
         full_pool();
-        say("S32, S36 to S45", "skipped", "default pools, pointer attributes and graphs: not written yet");
+        drivers_own();
     } else if (strcmp(what, "blocks") == 0) {
         char trace[256];
         const char *folder = getenv("TMPDIR");
