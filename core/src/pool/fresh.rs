@@ -5,7 +5,7 @@ use super::block::{FREE, NIL, OBSERVED, UNUSED, block};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
-use super::state::{END_ADDRESS, Kind, Slow};
+use super::state::{Kind, Pool, PoolShared, Slow};
 use super::{Reason, release};
 use crate::device_source::{Grant, PageSource, Refused};
 use crate::error::Result;
@@ -14,7 +14,48 @@ use crate::rules;
 use crate::runtime::native;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Makes a page known, with one block all over it, whose size, flags and domain are set. Under the slow lock.
+pub(super) fn enter_page(
+    shared: &mut PoolShared,
+    pool: &Pool,
+    e: usize,
+    slot: u32,
+    index: u32,
+    address: u64,
+    grant: Grant,
+) {
+    let device = &*pool.device;
+    let record = page(slot);
+    record.pointer.store(grant.pointer, Relaxed);
+    record.pool.store(pool.slot, Relaxed);
+    record.entry.store(e as u32, Relaxed);
+    record.device_slot.store(device.slot, Relaxed);
+    record.legacy.store(device.order.legacy.slot(), Relaxed);
+    record.device_uid.store(device.uid, Relaxed);
+    let b = block(index);
+    b.set_addr(address);
+    b.set_seq(0);
+    b.set_page(slot);
+    b.set_prev(NIL);
+    b.set_next(NIL);
+    record.first.store(index, Relaxed);
+    device.by_address.write().insert(address, slot);
+    if grant.pointer != 0 {
+        device.by_pointer.write().insert(grant.pointer, slot);
+    }
+    device.granted.lock().grants.insert(slot, grant);
+    shared.entries[e].pages.insert(slot);
+}
+
 impl Request<'_> {
+    /// What the device refused, and why, as far as it was not for want of memory.
+    pub(super) fn note_refusal(&mut self, refused: Refused) {
+        self.refused = true;
+        if refused != Refused::MEMORY {
+            self.refusal = refused.code;
+        }
+    }
+
     /// Step 7 for one entry.
     pub(super) fn fresh_page(&mut self, e: usize) -> Result<Option<AllocDone>> {
         let pool = self.pool;
@@ -48,17 +89,12 @@ impl Request<'_> {
                 release::reclaim(&mut slow, pool, e, bytes);
             }
             let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
-            let mut granted = device.granted.lock();
-            let address = granted.next_address;
-            let after = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity));
-            match after {
-                Some(after) if after <= END_ADDRESS => granted.next_address = after,
-                _ => {
-                    pool.shared.lock().stock.give(index);
-                    self.refused = true;
-                    return Ok(None);
-                }
-            }
+            let address = device.granted.lock().take_address(bytes, granularity);
+            let Some(address) = address else {
+                pool.shared.lock().stock.give(index);
+                self.refused = true;
+                return Ok(None);
+            };
             // The quota is taken before the device is asked.
             pool.tally.ask(bytes);
             tally.ask(bytes);
@@ -97,22 +133,14 @@ impl Request<'_> {
             }
             return Err(handle::gone(handle::Kind::Pool, pool.id.0));
         }
-        if let Err(refused) = answer
-            && refused != Refused::MEMORY
-        {
-            self.refusal = refused.code;
+        if let Err(refused) = answer {
+            self.note_refusal(refused);
         }
         let Ok((slot, grant)) = answer else {
-            self.refused = true;
             pool.tally.refused(bytes);
             tally.refused(bytes);
             pool.shared.lock().stock.give(index);
-            let mut granted = device.granted.lock();
-            // Addresses follow the pages that were granted. Another thread may have gone on meanwhile.
-            if granted.next_address == (address + bytes).next_multiple_of(granularity) {
-                granted.next_address = address;
-            }
-            drop(granted);
+            device.granted.lock().give_address_back(address, bytes, granularity);
             device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
             return Ok(None);
         };
@@ -121,31 +149,13 @@ impl Request<'_> {
         device.page_allocs.fetch_add(1, Relaxed);
         device.reserved.fetch_add(bytes, Relaxed);
         device.tell(&Event::PageGranted { pool: pool.id, entry: e as u32, bytes, address });
-        let record = page(slot);
-        record.pointer.store(grant.pointer, Relaxed);
-        record.pool.store(pool.slot, Relaxed);
-        record.entry.store(e as u32, Relaxed);
-        record.device_slot.store(device.slot, Relaxed);
-        record.legacy.store(device.order.legacy.slot(), Relaxed);
-        record.device_uid.store(device.uid, Relaxed);
-        record.rest.free_since.store(pool.allocations(), Relaxed);
+        page(slot).rest.free_since.store(pool.allocations(), Relaxed);
         let mut shared = pool.shared.lock();
         let b = block(index);
         let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
-        b.set_addr(address);
         b.set_size_flags(whole, FREE | UNUSED);
         b.set_stream(OBSERVED);
-        b.set_seq(0);
-        b.set_page(slot);
-        b.set_prev(NIL);
-        b.set_next(NIL);
-        record.first.store(index, Relaxed);
-        device.by_address.write().insert(address, slot);
-        if grant.pointer != 0 {
-            device.by_pointer.write().insert(grant.pointer, slot);
-        }
-        device.granted.lock().grants.insert(slot, grant);
-        shared.entries[e].pages.insert(slot);
+        enter_page(&mut shared, pool, e, slot, index, address, grant);
         release::list_empty(pool, e, slot);
         match self.now(&mut slow) {
             Ok(_) => self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),

@@ -10,12 +10,13 @@ use super::alloc::{Found, Request, attach_any, detach_any, out_of_records};
 use super::block::{Block, LEAVING};
 use super::block::{FREE, HOST, MULTI, NIL, OBSERVED, UNUSED, VACANT, block};
 use super::config::MAX_PAGE;
+use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
 use super::span::{Bound, run_around};
-use super::state::{END_ADDRESS, Pool, PoolShared, STREAMS, Slow, absorb, cut};
-use crate::device_source::{Chunk, PageSource, Refused};
+use super::state::{Pool, PoolShared, STREAMS, Slow, absorb, cut};
+use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
 use crate::handle;
 use crate::order::{At, StreamRef};
@@ -426,13 +427,6 @@ impl Request<'_> {
         }
     }
 
-    fn note_refusal(&mut self, refused: Refused) {
-        self.refused = true;
-        if refused != Refused::MEMORY {
-            self.refusal = refused.code;
-        }
-    }
-
     /// Reserves a further range; if need be, one that is just large enough. `false`: the device refused.
     fn reserve(&mut self, e: usize) -> Result<bool> {
         let entry = &self.pool.entries[e];
@@ -452,17 +446,12 @@ impl Request<'_> {
         let (address, index) = {
             let slow = Slow::lock(device);
             let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
-            let mut granted = device.granted.lock();
-            let address = granted.next_address;
-            match address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(granularity)) {
-                Some(after) if after <= END_ADDRESS => granted.next_address = after,
-                _ => {
-                    pool.shared.lock().stock.give(index);
-                    self.refused = true;
-                    return Ok(false);
-                }
-            }
-            drop(granted);
+            let address = device.granted.lock().take_address(bytes, granularity);
+            let Some(address) = address else {
+                pool.shared.lock().stock.give(index);
+                self.refused = true;
+                return Ok(false);
+            };
             drop(slow);
             (address, index)
         };
@@ -487,10 +476,7 @@ impl Request<'_> {
         let Some((slot, grant)) = opened else {
             self.refused = true;
             pool.shared.lock().stock.give(index);
-            let mut granted = device.granted.lock();
-            if granted.next_address == (address + bytes).next_multiple_of(granularity) {
-                granted.next_address = address;
-            }
+            device.granted.lock().give_address_back(address, bytes, granularity);
             for tally in [&pool.tally, &pool.entry_tally[e]] {
                 tally.page_refusals.fetch_add(1, Relaxed);
             }
@@ -500,35 +486,17 @@ impl Request<'_> {
         for tally in [&pool.tally, &pool.entry_tally[e]] {
             tally.ranges.fetch_add(1, Relaxed);
         }
-        let record = page(slot);
-        record.pointer.store(grant.pointer, Relaxed);
-        record.pool.store(pool.slot, Relaxed);
-        record.entry.store(e as u32, Relaxed);
-        record.device_slot.store(device.slot, Relaxed);
-        record.legacy.store(device.order.legacy.slot(), Relaxed);
-        record.device_uid.store(device.uid, Relaxed);
         let b = block(index);
-        b.set_addr(address);
         b.set_size_flags(bytes, VACANT);
         b.set_stream(HOST);
-        b.set_seq(0);
-        b.set_page(slot);
-        b.set_prev(NIL);
-        b.set_next(NIL);
-        record.first.store(index, Relaxed);
-        device.by_address.write().insert(address, slot);
-        if grant.pointer != 0 {
-            device.by_pointer.write().insert(grant.pointer, slot);
-        }
+        let pointer = grant.pointer;
         let mut shared = pool.shared.lock();
+        enter_page(&mut shared, pool, e, slot, index, address, grant);
         let own = &mut shared.entries[e];
-        own.pages.insert(slot);
         own.mapped.vacant.insert((address, index));
-        let range =
-            Range { page: slot, base: address, bytes, pointer: grant.pointer, places: Vec::new(), since: Vec::new() };
+        let range = Range { page: slot, base: address, bytes, pointer, places: Vec::new(), since: Vec::new() };
         let at = own.mapped.ranges.partition_point(|other| other.base < address);
         own.mapped.ranges.insert(at, range);
-        device.granted.lock().grants.insert(slot, grant);
         drop(slow);
         Ok(true)
     }

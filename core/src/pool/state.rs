@@ -550,6 +550,26 @@ pub(crate) struct Granted {
     pub(crate) next_address: u64,
 }
 
+impl Granted {
+    /// The model address of the next `bytes`; `None`: none are left.
+    pub(crate) fn take_address(&mut self, bytes: u64, granularity: u64) -> Option<u64> {
+        let address = self.next_address;
+        let after = address.checked_add(bytes)?.checked_next_multiple_of(granularity)?;
+        if after > END_ADDRESS {
+            return None;
+        }
+        self.next_address = after;
+        Some(address)
+    }
+
+    /// The device refused them: addresses follow what was granted. Another thread may have gone on meanwhile.
+    pub(crate) fn give_address_back(&mut self, address: u64, bytes: u64, granularity: u64) {
+        if self.next_address == (address + bytes).next_multiple_of(granularity) {
+            self.next_address = address;
+        }
+    }
+}
+
 pub(crate) struct Device {
     pub(crate) id: DeviceId,
     pub(crate) slot: u32,

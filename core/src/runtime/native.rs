@@ -36,8 +36,6 @@ const FENCES: usize = 256;
 /// What the driver knows a stream by, and the events recorded on it, oldest first.
 #[derive(Default)]
 pub(crate) struct NativeStream {
-    /// What calls name it by, made unique; 0 where no driver is.
-    pub(crate) key: u64,
     /// What the driver is told: a `CUstream`, or [`LEGACY`] or [`PER_THREAD`]; 0 for the device's timeline.
     pub(crate) raw: u64,
     /// The driver's number for it, 0 if not asked.
@@ -177,7 +175,7 @@ pub(crate) fn remember(key: u64, device_slot: u32, stream: StreamRef) {
 /// Gives a stream its driver's name.
 pub(crate) fn name(device: &Device, stream: StreamRef, key: u64, raw: u64, identity: u64) {
     let mut state = STREAMS.at(stream.slot()).state.lock();
-    state.attach.native = NativeStream { key, raw, identity, ..NativeStream::default() };
+    state.attach.native = NativeStream { raw, identity, ..NativeStream::default() };
     state.handle = key;
     drop(state);
     remember(key, device.slot, stream);

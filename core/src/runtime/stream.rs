@@ -165,7 +165,6 @@ pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()>
     state.close();
     state.released = true;
     let raw = std::mem::take(&mut state.attach.native.raw);
-    state.attach.native.key = 0;
     if raw > native::PER_THREAD {
         device.adopted.write().remove(&raw);
     }
