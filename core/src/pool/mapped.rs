@@ -458,9 +458,13 @@ impl Request<'_> {
         let answer = device.source.reserve(bytes, address);
         let slow = Slow::lock(device);
         let opened = match answer {
-            Ok(grant) if !pool.destroyed.load(Relaxed) => {
-                page::open(address, bytes, device.options.alignment).map(|slot| (slot, grant))
-            }
+            Ok(grant) if !pool.destroyed.load(Relaxed) => match page::open(address, bytes, device.options.alignment) {
+                Some(slot) => Some((slot, grant)),
+                None => {
+                    device.source.unreserve(grant, bytes);
+                    None
+                }
+            },
             Ok(grant) => {
                 device.source.unreserve(grant, bytes);
                 let mut shared = pool.shared.lock();
