@@ -1,6 +1,6 @@
 //! One case a process: what must hold on the CUDA device in a certain situation, by the stand-in's counts and answers.
 //!
-//! cuda-cases CASE [ARGUMENT]    prints `ok`, or fails. `tests/cases.rs` says which and with what environment.
+//! `cuda-cases CASE [ARGUMENT]` prints `ok`, or fails. `tests/cases.rs` says which and with what environment.
 
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
 use smp_core::pool::{self, PoolConfig, Preset, Reason};
