@@ -66,7 +66,7 @@ for row in "${table[@]}"; do
     else
         out=$(cd "$TREE" && SMP_PRELOAD_BREAK=$name ctest --no-tests=error -R "$pattern" 2>&1) || true
         red=$(grep -c '\*\*\*' <<<"$out" || true)
-        failed=$(sed -n 's/^[[:space:]]*[0-9]* - \([^ ]*\) .*/\1/p' <<<"$out" | head -n 1)
+        failed=$(sed -n 's/^[[:space:]]*[0-9]* - \([^ ]*\) .*/\1/p' <<<"$out" | sed -n 1p)
     fi
     printf '%-62s %-18s %4s  %s\n' "$pitfall" "$name" "$red" "$failed"
     [ "$red" != 0 ] || green+=("$name")

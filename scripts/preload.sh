@@ -20,7 +20,7 @@ packages=(nvidia-cuda-runtime nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidi
 if [ ! -x "$venv/bin/pip" ]; then python3 -m venv "$venv"; fi
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-cuda=$(find "$site/nvidia" -name cuda.h | head -n 1)
+cuda=$(find "$site/nvidia" -name cuda.h -print -quit)
 [ -n "$cuda" ] || die "the nvidia-cuda-runtime wheel brought no cuda.h"
 cuda=$(dirname "$cuda")
 

@@ -15,7 +15,7 @@ step() { say ""; say "== $*"; }
 step "1/5 tools"
 need_rust
 need gcc=gcc g++=g++ cmake=cmake make=make
-say "$("${CARGO:-cargo}" --version), $(cmake --version | head -n 1), $(gcc --version | head -n 1)"
+say "$("${CARGO:-cargo}" --version), $(cmake --version | sed -n 1p), $(gcc --version | sed -n 1p)"
 
 step "2/5 building the library (a first build takes a minute or two)"
 build_tree "$build/release"
@@ -33,7 +33,7 @@ for example in quickstart cpp replay; do
 done
 
 # An example's program has the example's name; it lies where its CMakeLists.txt puts it.
-program() { find "$build/examples/$1" -type f -name "$1" -perm -u+x | head -n 1; }
+program() { find "$build/examples/$1" -type f -name "$1" -perm -u+x -print -quit; }
 
 step "5/5 running them"
 for example in quickstart cpp; do
@@ -42,13 +42,13 @@ for example in quickstart cpp; do
     [ -n "$binary" ] || die "examples/$example built no program named $example"
     "$binary" || die "example $example failed"
 done
-trace=$(find traces -name '*.gz' | LC_ALL=C sort | head -n 1)
+trace=$(find traces -name '*.gz' | LC_ALL=C sort | sed -n 1p)
 [ -n "$trace" ] || die "traces/ holds no trace"
 say "-- replay $trace"
 "$(program replay)" "$trace" || die "replaying $trace failed"
 
 say ""
-version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
+version=$(sed -n '/^version = /{s/^version = "\([0-9.]*\)"$/\1/p;q}' Cargo.toml)
 say "libsmp is in $prefix. Use it from CMake:"
 say "    find_package(smp ${version%.*} REQUIRED)                 # cmake -DCMAKE_PREFIX_PATH=$prefix"
 say "    target_link_libraries(your_program smp::smp)"

@@ -33,7 +33,7 @@ turn() { # turn NAME COMMAND...
         tail -n 60 "$log/soak-$name.log"
         exit 1
     fi
-    say "nothing found in $((SECONDS - start)) s  $(grep -hE '^(seeds|SMP_WILD_SEED)' "$log/soak-$name.log" | head -n 1)"
+    say "nothing found in $((SECONDS - start)) s  $(grep -hE '^(seeds|SMP_WILD_SEED)' "$log/soak-$name.log" | sed -n 1p)"
 }
 
 property() {

@@ -45,7 +45,7 @@ stage_header() {
     local cuda
     if [ ! -x "$build/venv/bin/pip" ]; then python3 -m venv "$build/venv"; fi
     "$build/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps nvidia-cuda-runtime
-    cuda=$(find "$build/venv" -name cuda.h | head -n 1)
+    cuda=$(find "$build/venv" -name cuda.h -print -quit)
     [ -n "$cuda" ] || { echo "the nvidia-cuda-runtime wheel brought no cuda.h"; return 1; }
     c_tests/header/matrix.sh "$build/header" "$build/release/lib" "$(dirname "$cuda")"
 }

@@ -13,15 +13,21 @@ work=$(cd "$2" && pwd)
 
 fail() { echo "package/run.sh: $*" >&2; exit 1; }
 quiet() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "failed: $*"; }; }
+# says GREP-ARGS...: its input has such a line. Reads to the end, so that what writes never fails for want of a reader.
+says() {
+    local text
+    text=$(cat)
+    grep -q "$@" <<<"$text"
+}
 refuse() { # refuse WORD COMMAND...: the command must fail, and say WORD
     local word=$1
     shift
     if "$@" >"$work/log" 2>&1; then fail "should have been refused: $*"; fi
-    tr '\n' ' ' <"$work/log" | tr -s ' ' | grep -q -- "$word" ||
+    tr '\n' ' ' <"$work/log" | tr -s ' ' | says -- "$word" ||
         { cat "$work/log"; fail "the refusal does not say '$word': $*"; }
 }
 
-version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
+version=$(sed -n '/^version = /{s/^version = "\([0-9.]*\)"$/\1/p;q}' "$root/Cargo.toml")
 [ -n "$version" ] || fail "Cargo.toml names no version"
 major=${version%%.*} minor=$(echo "$version" | cut -d. -f2)
 
@@ -55,7 +61,7 @@ soname=$(objdump -p "$first/$libdir/libsmp.so" | awk '$1 == "SONAME" {print $2}'
 for text in "$first/$libdir/pkgconfig/smp.pc" "$first/$libdir/cmake/smp/"*.cmake; do
     ! grep -qE "$work|$build|$root" "$text" || fail "$text holds an absolute path"
 done
-! objdump -p "$first/$libdir/libsmp.so" | grep -qE 'RPATH|RUNPATH' || fail "libsmp.so has a run path"
+! objdump -p "$first/$libdir/libsmp.so" | says -E 'RPATH|RUNPATH' || fail "libsmp.so has a run path"
 
 # --- move
 mv "$first" "$moved"
@@ -78,9 +84,9 @@ for components in "" shared static "shared;static"; do
             said=$("$work/$name/${language}_$link") || fail "find_package consumer $name/${language}_$link failed"
             [ "$said" = "$version" ] || fail "${language}_$link says version $said"
             if [ $link = static ]; then
-                ! ldd "$work/$name/${language}_$link" | grep -q libsmp || fail "the static consumer needs libsmp.so"
+                ! ldd "$work/$name/${language}_$link" | says libsmp || fail "the static consumer needs libsmp.so"
             else
-                ldd "$work/$name/${language}_$link" | grep -q "libsmp.so.$major.$minor => $moved" ||
+                ldd "$work/$name/${language}_$link" | says "libsmp.so.$major.$minor => $moved" ||
                     fail "the shared consumer does not load the moved libsmp.so.$major.$minor"
             fi
         done
@@ -110,7 +116,7 @@ for program in pc_c_shared pc_cpp_shared pc_c_static pc_cpp_static; do
     said=$(LD_LIBRARY_PATH="$moved/$libdir" "$work/$program") || fail "pkg-config consumer $program failed"
     [ "$said" = "$version" ] || fail "$program says version $said"
 done
-! ldd "$work/pc_c_static" | grep -q libsmp || fail "the static pkg-config consumer needs libsmp.so"
+! ldd "$work/pc_c_static" | says libsmp || fail "the static pkg-config consumer needs libsmp.so"
 
 # The C program on README's first screen is what a newcomer copies: it must build without a warning and run.
 awk '/^```c$/ {c=1; next} /^```$/ {c=0} c' "$root/README.md" >"$work/readme.c"
