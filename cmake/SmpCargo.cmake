@@ -19,7 +19,8 @@ set(smp_cargo_dir "${CMAKE_CURRENT_BINARY_DIR}/cargo")
 set(SMP_LIB_DIR "${CMAKE_CURRENT_BINARY_DIR}/lib" CACHE INTERNAL "Where the built libraries lie")
 
 set(smp_cargo_env "CARGO_TARGET_DIR=${smp_cargo_dir}")
-set(smp_cargo_args build --package smp --lib --release --locked)
+# The crate is an rlib too, for the tests; built as that as well, it would not be optimised across crates.
+set(smp_cargo_args rustc --package smp --lib --release --locked --crate-type cdylib,staticlib)
 set(smp_cargo_out "${smp_cargo_dir}/release")
 set(SMP_CARGO_FEATURES "" CACHE STRING "Cargo features to build with, separated by commas; none is for shipping")
 mark_as_advanced(SMP_CARGO_FEATURES)

@@ -1,8 +1,11 @@
 //! Allocations: making, freeing, asking about, and finding them by pointer.
 //!
-//! `smp_alloc_async` and `smp_free_async` are the hot path: beyond the core's work they check one pointer.
+//! `smp_alloc_async` and `smp_free_async` are the hot path: beyond the core's work they check one pointer, and what most calls
+//! need is a function without calls.
 
-use crate::boundary::{Out, answer, call, flags, invalid, null, read, reserved, sized, text, text_field};
+use crate::boundary::{
+    Attempt, Out, answer, attempt, call, flags, invalid, null, read, reserved, sized, text, text_field,
+};
 use crate::handle::{Handle, per_thread, smp_allocation, smp_device, smp_pool, smp_stream};
 use crate::status::{remember, smp_status};
 use smp_core::pool::{self, AllocOptions, Order, Reason};
@@ -103,8 +106,23 @@ pub unsafe extern "C" fn smp_alloc_async(
     stream: smp_stream,
     out: *mut smp_allocation,
 ) -> smp_status {
-    // SAFETY: `out` is null or the caller's to write.
-    unsafe { allocate(out, || pool::alloc_async(pool.id(), size, stream.id())) }
+    if out.is_null() {
+        return refuse_null_out();
+    }
+    match attempt(|| pool::alloc_quick(pool.id(), size, stream.id())) {
+        Ok(allocation) => {
+            // SAFETY: not null; the caller's to write.
+            unsafe { out.write(smp_allocation::of(allocation)) };
+            smp_status::SMP_SUCCESS
+        }
+        // SAFETY: as above.
+        Err(Attempt::Missed(missed)) => unsafe { allocate_missed(pool, size, stream, out, missed) },
+        Err(Attempt::Failed(status)) => {
+            // SAFETY: as above.
+            unsafe { out.write(ptr::null_mut()) };
+            status
+        }
+    }
 }
 
 /// smp_alloc_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -189,7 +207,11 @@ pub unsafe extern "C" fn smp_alloc_ex(
 /// for the stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_async(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    call(|| pool::free_async(allocation.id(), stream.id()))
+    match attempt(|| pool::free_quick(allocation.id(), stream.id())) {
+        Ok(()) => smp_status::SMP_SUCCESS,
+        Err(Attempt::Missed(missed)) => free_missed(allocation, stream, missed),
+        Err(Attempt::Failed(status)) => status,
+    }
 }
 
 /// smp_free_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -384,6 +406,34 @@ pub extern "C" fn smp_is_ready_on_ptsz(allocation: smp_allocation, consumer: smp
     answer(|| is_ready_on(allocation, per_thread(consumer)))
 }
 
+/// The rest of smp_alloc_async. Apart, so that what most calls do needs next to no stack.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(never)]
+unsafe fn allocate_missed(
+    pool: smp_pool,
+    size: u64,
+    stream: smp_stream,
+    out: *mut smp_allocation,
+    missed: pool::Missed,
+) -> smp_status {
+    // SAFETY: as promised.
+    unsafe { allocate(out, || pool::alloc_missed(missed, pool.id(), size, stream.id())) }
+}
+
+/// The rest of smp_free_async.
+#[inline(never)]
+fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {
+    call(|| pool::free_missed(missed, allocation.id(), stream.id()))
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_null_out() -> smp_status {
+    remember(&null("out"))
+}
+
 /// Runs an allocation and writes its handle, or null as CUDA does.
 ///
 /// # Safety
@@ -391,7 +441,7 @@ pub extern "C" fn smp_is_ready_on_ptsz(allocation: smp_allocation, consumer: smp
 #[inline(always)]
 unsafe fn allocate(out: *mut smp_allocation, body: impl FnOnce() -> Result<AllocationId>) -> smp_status {
     if out.is_null() {
-        return remember(&null("out"));
+        return refuse_null_out();
     }
     let mut allocation = ptr::null_mut();
     let status = call(|| {
@@ -446,7 +496,7 @@ unsafe fn options(desc: &smp_alloc_desc) -> Result<AllocOptions<'_>> {
 /// `out` is null or writable.
 unsafe fn allocate_ptr(pool: smp_pool, size: u64, stream: smp_stream, out: *mut *mut c_void) -> smp_status {
     if out.is_null() {
-        return remember(&null("out"));
+        return refuse_null_out();
     }
     let mut pointer = ptr::null_mut();
     let status = call(|| {

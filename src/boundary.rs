@@ -16,6 +16,25 @@ pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> smp_status {
     }
 }
 
+/// Runs the part of an entry that serves most calls: what it misses is left to the caller, as is a panic's status.
+///
+/// # Errors
+/// What the body missed, or the status of its panic.
+#[inline(always)]
+pub(crate) fn attempt<T, M>(body: impl FnOnce() -> std::result::Result<T, M>) -> std::result::Result<T, Attempt<M>> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(missed)) => Err(Attempt::Missed(missed)),
+        Err(panic) => Err(Attempt::Failed(panicked(panic))),
+    }
+}
+
+/// Why an [`attempt`] did not serve.
+pub(crate) enum Attempt<M> {
+    Missed(M),
+    Failed(smp_status),
+}
+
 /// As [`call`], for bodies that answer with a status.
 #[inline(always)]
 pub(crate) fn answer(body: impl FnOnce() -> Result<Status>) -> smp_status {

@@ -55,13 +55,28 @@ pub(crate) fn decode(kind: Kind, bits: u64) -> Option<(u32, u32)> {
     if bits >> (SLOT_BITS + GENERATION_BITS) != kind as u64 {
         return None;
     }
-    Some(((bits & ((1 << SLOT_BITS) - 1)) as u32, (bits >> SLOT_BITS) as u32))
+    Some(((bits & SLOT_MASK) as u32, (bits >> SLOT_BITS) as u32))
 }
 
 /// The slot that bits would name if they were a handle, for a caller that then compares all of them with the record's.
 #[inline(always)]
 pub(crate) fn slot(bits: u64) -> u32 {
-    (bits & ((1 << SLOT_BITS) - 1)) as u32
+    (bits & SLOT_MASK) as u32
+}
+
+/// The generation of a handle.
+#[inline(always)]
+pub(crate) fn generation(bits: u64) -> u32 {
+    (bits >> SLOT_BITS) as u32
+}
+
+/// The bits of a handle that name its slot.
+pub(crate) const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+
+/// The handle that the slot gives out after this one.
+#[inline(always)]
+pub(crate) fn next(bits: u64) -> u64 {
+    bits + (1 << SLOT_BITS)
 }
 
 /// The error for bits that are no handle of `kind` that was ever given out.

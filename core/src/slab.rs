@@ -37,6 +37,13 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
         Some(&self.chunks.get((slot >> CHUNK_BITS) as usize)?.get()?[slot as usize % CHUNK])
     }
 
+    /// As [`Slab::get`], for bits that may be no slot at all: some record or none then, whose own word decides.
+    #[inline(always)]
+    pub(crate) fn get_wrapped(&self, slot: u32) -> Option<&T> {
+        const { assert!(CHUNKS.is_power_of_two()) };
+        Some(&self.chunks[(slot >> CHUNK_BITS) as usize % CHUNKS].get()?[slot as usize % CHUNK])
+    }
+
     /// The record in `slot`, which the caller knows to have been given out.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> &T {

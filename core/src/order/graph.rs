@@ -164,6 +164,25 @@ impl Order {
         }
     }
 
+    /// Whether an operation that depends on nothing may be submitted with [`State::push_one`]: nothing new would be brought
+    /// in. The next barrier takes the stream in.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn admit<X>(&self, state: &mut State<X>) -> bool {
+        if !self.is_joined(state.joined) {
+            return false;
+        }
+        self.mark_dirty(&mut state.dirty, state.me);
+        // A barrier that is published from now on finds the stream in the list; one that did not has been published.
+        if !self.is_joined(state.joined) {
+            return false;
+        }
+        if state.waiters.is_empty() && (state.lazy || state.queue.is_empty()) {
+            (state.ready_for, state.runs) = (state.handle, !state.lazy);
+        }
+        true
+    }
+
     /// Submits `count` operations on a locked stream, the first depending on `deps`, ordered after `clock` beside. For
     /// the legacy stream this is no barrier: see [`Order::begin_barrier`]. Returns the first number.
     pub(crate) fn submit<X: Default>(
@@ -252,6 +271,11 @@ impl Order {
         *shared = clock;
         self.barrier.fetch_max(first + count - 1, Ordering::AcqRel);
         drop(shared);
+        // Those who have submitted something since it began.
+        let dirty = self.dirty.lock().clone();
+        for member in dirty {
+            table.at(member.slot()).state.lock().look_again();
+        }
     }
 
     /// Runs eager streams on from where `start` moved, until nothing moves.
@@ -272,6 +296,7 @@ impl Order {
             if self.done(table, dep) {
                 work.push(at);
             } else if !state.waiters.contains(&at) {
+                state.look_again();
                 state.waiters.push(at);
             }
         }

@@ -13,7 +13,7 @@ pub(crate) use clock::Clock;
 pub(crate) use event::{Event, EventState, Recorded};
 pub(crate) use graph::{Order, Table};
 pub(crate) use lock::StreamMutexGuard;
-pub(crate) use stream::{State, Stream};
+pub(crate) use stream::{LEGACY, State, Stream};
 
 /// Numbers the streams of a device: 0 is the legacy default stream, the others count up as they are created; never
 /// reused.

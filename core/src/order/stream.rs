@@ -10,9 +10,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// that the oldest are dropped, which can only make an answer more careful.
 const LOG_LIMIT: usize = 65536;
 
+/// How calls name the legacy default stream, in [`State::handle`].
+pub(crate) const LEGACY: u64 = 1;
+
 /// A stream's record, alone on its cache lines. `X` is what the layers above keep under the stream's lock.
 #[derive(Default)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct Stream<X> {
     /// (device number << 32 | ordinal) while in use, else 0: tells whether a [`StreamRef`] still means this stream.
     ident: AtomicU64,
@@ -23,23 +26,31 @@ pub(crate) struct Stream<X> {
     pub(crate) state: StreamMutex<State<X>>,
 }
 
-/// What the stream's lock protects.
+/// What the stream's lock protects. The first fields are what most calls look at.
+#[repr(C)]
 pub(crate) struct State<X> {
+    /// The same as `handle` while one more operation that depends on nothing needs no more than a number: the stream's handle is
+    /// good, a barrier would take the stream in, the last barrier has been taken in, and nobody waits for it. Else 0, which no
+    /// call compares with. What may end that sets it to 0; [`super::Order::admit`] looks again.
+    pub(super) ready_for: u64,
+    pub(crate) me: StreamRef,
+    pub(crate) submitted: u64,
+    /// With `ready_for`: the operation runs at once, for the stream is eager and held up by nothing.
+    pub(super) runs: bool,
+    pub(crate) attach: X,
     pub(crate) generation: u32,
     /// The handle is good: created and not released.
     pub(crate) live: bool,
-    /// The handle's bits while it is good, else 0 (and 0 for the legacy stream, which goes by its own names): what the hot
+    /// The handle's bits while it is good, else 0 ([`LEGACY`] for the legacy stream, which goes by its own names): what the hot
     /// path compares.
     pub(crate) handle: u64,
     pub(crate) released: bool,
-    pub(crate) me: StreamRef,
     pub(crate) device_uid: u32,
     pub(crate) device_slot: u32,
     pub(crate) non_blocking: bool,
     pub(crate) lazy: bool,
     /// What it has executed is said from outside; dependencies are the driver's business.
     pub(crate) opaque: bool,
-    pub(crate) submitted: u64,
     /// What the last submitted operation is ordered after.
     pub(crate) clock: Clock,
     /// The last barrier of the legacy stream that an operation of this stream is ordered after; `u64::MAX` where barriers
@@ -53,12 +64,13 @@ pub(crate) struct State<X> {
     pub(super) queue: VecDeque<(u64, Vec<At>)>,
     /// Eager streams held up by this one.
     pub(crate) waiters: Vec<StreamRef>,
-    pub(crate) attach: X,
 }
 
 impl<X: Default> Default for State<X> {
     fn default() -> Self {
         State {
+            ready_for: 0,
+            runs: false,
             generation: 0,
             live: false,
             handle: 0,
@@ -124,17 +136,45 @@ impl<X> State<X> {
 
     /// The stream begins: `me`, `generation` and `non_blocking` are set.
     pub(super) fn begin(&mut self) {
-        if !self.is_legacy() {
-            self.handle = handle::encode(handle::Kind::Stream, self.generation, self.me.slot());
-        }
+        self.handle = match self.is_legacy() {
+            true => LEGACY,
+            false => handle::encode(handle::Kind::Stream, self.generation, self.me.slot()),
+        };
         if self.non_blocking || self.is_legacy() {
             (self.joined, self.dirty) = (u64::MAX, true);
         }
     }
 
+    /// Calls name the stream with these bits from now on.
+    pub(crate) fn set_handle(&mut self, handle: u64) {
+        (self.handle, self.ready_for) = (handle, 0);
+    }
+
     /// The handle is good no more.
     pub(crate) fn close(&mut self) {
-        (self.live, self.handle) = (false, 0);
+        (self.live, self.handle, self.ready_for) = (false, 0, 0);
+    }
+
+    /// Whether the stream is the one that a call names with `key`, and [`State::push_next`] is all that an operation needs.
+    #[inline(always)]
+    pub(crate) fn is_ready_for(&self, key: u64) -> bool {
+        self.ready_for == key
+    }
+
+    /// More may be needed for the next operation.
+    pub(super) fn look_again(&mut self) {
+        self.ready_for = 0;
+    }
+
+    /// Submits one operation that depends on nothing, on a stream that is ready for it. Returns its number.
+    #[inline(always)]
+    pub(crate) fn push_next(&mut self, stream: &Stream<X>) -> u64 {
+        let seq = self.submitted + 1;
+        self.submitted = seq;
+        if self.runs {
+            stream.executed.store(seq, Ordering::Release);
+        }
+        seq
     }
 
     /// Submits one operation that depends on nothing. Returns its number.
@@ -154,6 +194,7 @@ impl<X> State<X> {
         let first = self.submitted + 1;
         self.submitted += count;
         if !deps.is_empty() && !self.opaque {
+            self.look_again();
             self.queue.push_back((first, deps));
         }
         if !self.lazy && self.queue.is_empty() {
@@ -205,6 +246,7 @@ impl<X> State<X> {
 
     /// A barrier took in everything submitted so far.
     pub(crate) fn taken_by_barrier(&mut self, barrier: u64, observed: u64) {
+        self.look_again();
         self.dirty = false;
         self.barrier_log.push_back((barrier, self.submitted));
         self.prune(observed);

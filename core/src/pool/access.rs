@@ -290,6 +290,8 @@ impl Judge<'_> {
             && bytes.start < bytes.end
         {
             let order = &self.device.order;
+            // Its free looks at what was noted.
+            b.set_pass(0);
             let observed = |at: At| order.observed(&STREAMS, at.stream) >= at.seq;
             let mut precedes = |at: At| self.follows(slow, at);
             if let Some((at, kind)) = pool.accesses.note(index, bytes, self.kind, self.at, &mut precedes, &observed) {

@@ -2,19 +2,19 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags,
+    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags, pass,
 };
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
 use super::registry::POOLS;
-use super::state::{Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, cut, widen};
+use super::state::{Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, StreamState, cut, widen};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::device_source::cuda::Code;
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, PoolId, StreamId};
-use crate::order::{At, Clock, Progress, Stream, StreamRef};
+use crate::order::{self, At, Clock, Progress, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use crate::slab::SlotMap;
@@ -36,42 +36,113 @@ const MAX_CALLBACKS: u32 = 16;
 /// # Errors
 /// Bad handles; [`Status::WrongDevice`]; [`Status::SizeNotAccepted`]; [`Status::OutOfMemory`];
 /// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
-#[inline]
+#[inline(always)]
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
-    if native::any() {
-        return alloc_native(pool, size, stream);
+    alloc_quick(pool, size, stream).or_else(|missed| alloc_missed(missed, pool, size, stream))
+}
+
+/// The stream as a call that did not go the quick way left it: locked or not. Nothing has changed.
+pub struct Missed(Option<StreamGuard>);
+
+impl Missed {
+    /// The stream's lock.
+    #[inline(always)]
+    pub(super) fn lock(self, record: &'static Stream<Caches>) -> StreamGuard {
+        self.0.unwrap_or_else(|| record.state.lock())
     }
-    if let Some(done) = fast(pool, size, stream) {
-        return Ok(done);
+    #[inline(always)]
+    pub(super) fn at(guard: StreamGuard) -> Missed {
+        Missed(Some(guard))
+    }
+    pub(super) const UNLOCKED: Missed = Missed(None);
+}
+
+/// What most calls of [`alloc_async`] are: the stream's *ready* recent block serves. Else the call goes on with
+/// [`alloc_missed`].
+#[inline(always)]
+pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Missed> {
+    match STREAMS.get_wrapped(handle::slot(stream.0)) {
+        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0),
+        _ => Err(Missed::UNLOCKED),
+    }
+}
+
+/// `key`: what the record says of itself while it is the stream the call named.
+#[inline(always)]
+fn quick(
+    pool: PoolId,
+    size: u64,
+    record: &'static Stream<Caches>,
+    key: u64,
+) -> std::result::Result<AllocationId, Missed> {
+    let Some(mut guard) = record.state.try_lock() else { return Err(Missed::UNLOCKED) };
+    let state = &mut *guard;
+    let pool_slot = handle::slot(pool.0);
+    if state.is_ready_for(key)
+        && !rules::off(rules::SAME_STREAM)
+        && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
+        && let cache = &mut **cache
+        && cache.id == pool
+        && let first = &mut cache.entries.first
+        && let Some((b, bytes, allocation)) = first.recent.take_ready(size, cache.unit)
+    {
+        first.requested += size as i64;
+        let counted = &cache.share.quick;
+        counted.store(counted.load(Relaxed) + 1, Relaxed);
+        b.revive(allocation, bytes, size, pool_slot);
+        b.set_seq(state.push_next(record));
+        return Ok(AllocationId(allocation));
+    }
+    Err(Missed::at(guard))
+}
+
+/// The rest of [`alloc_async`], after [`alloc_quick`]: the stream's other frees, then everything else.
+///
+/// # Errors
+/// Those of [`alloc_async`].
+#[inline(never)]
+pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    if !native::is_plain(stream) {
+        return alloc_other(pool, size, stream);
+    }
+    match STREAMS.get(handle::slot(stream.0)) {
+        Some(record) => {
+            if let Some(done) = fast(pool, size, record, stream.0, missed.lock(record)) {
+                return Ok(done);
+            }
+        }
+        None => drop(missed),
     }
     alloc_async_with(pool, size, stream, &AllocOptions::default())
 }
 
-/// The whole hot path: the stream's lock, its own free blocks, one operation. `None`: the slow path decides, errors
-/// included.
+/// Both ways on a stream's record.
 #[inline(always)]
-fn fast(pool: PoolId, size: u64, stream: StreamId) -> Option<AllocationId> {
-    let pool_slot = handle::slot(pool.0);
-    let (record, handle) = match stream.0 {
-        0 | 1 => (STREAMS.get(POOLS.legacy(pool)?)?, 0),
-        bits => (STREAMS.get(handle::slot(bits))?, bits),
-    };
-    fast_on(pool, pool_slot, size, record, handle)
+fn hot(pool: PoolId, size: u64, record: &'static Stream<Caches>, key: u64) -> Option<AllocationId> {
+    match quick(pool, size, record, key) {
+        Ok(done) => Some(done),
+        Err(missed) => fast(pool, size, record, key, missed.lock(record)),
+    }
 }
 
-/// The hot path where a CUDA device has been opened in the process. On such a device the driver is asked whether the
-/// stream is capturing, and an event recorded if one is owed; nothing else is.
-fn alloc_native(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+/// The hot path on a default stream, and where a CUDA device has been opened in the process. On such a device the driver is
+/// asked whether the stream is capturing, and an event recorded if one is owed; nothing else is.
+#[inline(never)]
+fn alloc_other(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
     native::refuse_forked()?;
     let facts = handle::decode(handle::Kind::Pool, pool.0).and_then(|(slot, _)| Some((slot, POOLS.native(slot)?)));
     let Some((pool_slot, facts)) = facts else {
-        return match fast(pool, size, stream) {
+        let named = match stream.0 {
+            0 | 1 => POOLS.legacy(pool).and_then(|slot| Some((STREAMS.get(slot)?, order::LEGACY))),
+            bits => STREAMS.get(handle::slot(bits)).map(|record| (record, bits)),
+        };
+        return match named.and_then(|(record, key)| hot(pool, size, record, key)) {
             Some(done) => Ok(done),
             None => alloc_async_with(pool, size, stream, &AllocOptions::default()),
         };
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?
-        && let Some(done) = fast_on(pool, pool_slot, size, record, key)
+        && let Some(done) = hot(pool, size, record, key)
     {
         if record.watch.load(Relaxed) & native::OWES != 0 {
             facts.after_call(pool_slot, stream, false);
@@ -81,73 +152,72 @@ fn alloc_native(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationI
     alloc_async_with(pool, size, stream, &AllocOptions::default())
 }
 
-/// The hot path on a stream's record. `handle`: what the record says of itself while it is the stream the call named.
-#[inline(always)]
-fn fast_on(
+/// The whole hot path on a stream's record, which is locked: its own free blocks, one operation. `None`: the slow path
+/// decides, errors included.
+#[inline(never)]
+fn fast(
     pool: PoolId,
-    pool_slot: u32,
     size: u64,
     record: &'static Stream<Caches>,
-    handle: u64,
+    key: u64,
+    mut guard: StreamGuard,
 ) -> Option<AllocationId> {
-    let mut guard = record.state.lock();
     let state = &mut *guard;
-    if state.handle != handle {
-        return None;
-    }
-    let Caches { pools, stock, .. } = &mut state.attach;
-    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let owner = &*cache.pool;
-    let device = &*owner.device;
-    if owner.id != pool
-        || owner.slow_only.load(Relaxed) != 0
-        || device.serial.load(Relaxed)
-        || !device.order.is_joined(state.joined)
+    let pool_slot = handle::slot(pool.0);
+    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
+    if state.handle != key
+        || cache.id != pool
+        || !cache.pool.is_open()
         || size > MAX_PAGE
         || rules::off(rules::SAME_STREAM)
+        || !(state.is_ready_for(key) || admit(state, pool_slot))
     {
         return None;
     }
-    let mask = device.options.alignment - 1;
+    let me = state.me;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let mask = cache.unit - 1;
     let need = (size.max(1) + mask) & !mask;
-    let (e, cached) = cache.entries.iter_mut().enumerate().find(|(_, entry)| size <= entry.bound)?;
-    let (index, b, bytes);
-    if cached.recent_bytes == need && cached.room.bytes >= need && cache.room.bytes >= need {
-        index = cached.recent;
-        b = block(index);
-        bytes = need;
-        if b.generation() >= GENERATION_LIMIT {
-            return None;
-        }
-        cached.recent_bytes = 0;
-    } else {
-        (index, b, bytes) = own_block(cache, e, need, state.me, stock)?;
-    }
+    let e = cache.entries.accepting(size)?;
+    let (index, b, bytes) = own_block(cache, e, need, me, stock)?;
     let cached = &mut cache.entries[e];
     cached.room.bytes -= bytes;
     cache.room.bytes -= bytes;
-    cached.counts.requested += size as i64;
+    cached.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
     let allocs = &cache.share.allocs;
     allocs.store(allocs.load(Relaxed) + 1, Relaxed);
     let generation = b.generation() + 1;
+    let allocation = handle::encode(handle::Kind::Allocation, generation, index);
     b.set_generation(generation);
     b.set_requested(size);
     b.set_flags(live_flags(Reason::SameStream as u64, 0));
-    if !state.dirty {
-        cache.pool.device.order.mark_dirty(&mut state.dirty, state.me);
-    }
+    b.set_pass(pass(allocation, pool_slot, e));
     let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
     }
-    Some(AllocationId(handle::encode(handle::Kind::Allocation, generation, index)))
+    Some(AllocationId(allocation))
+}
+
+/// Whether the stream may submit an operation that depends on nothing, as far as its order goes.
+#[cold]
+#[inline(never)]
+pub(super) fn admit(state: &mut StreamState, pool_slot: u32) -> bool {
+    match state.attach.pools.get(pool_slot as usize) {
+        Some(Some(cache)) => {
+            let pool = cache.pool.clone();
+            pool.device.order.admit(state)
+        }
+        _ => false,
+    }
 }
 
 /// Takes the stream's own block for `need` bytes out of its structure, cuts it, and makes room for its bytes: (index,
-/// record, bytes). Apart from [`fast`], which is shorter without it where the recent block serves.
-#[inline(never)]
+/// record, bytes).
+#[inline(always)]
 fn own_block(
     cache: &mut PoolCache,
     e: usize,
@@ -155,11 +225,13 @@ fn own_block(
     me: StreamRef,
     stock: &mut Stock,
 ) -> Option<(u32, &'static Block, u64)> {
+    if cache.entries[e].recent.bytes() != need {
+        cache.settle(e, me, stock);
+    }
+    // So that the room is what it says.
+    cache.uncover();
     let PoolCache { pool, room, entries, .. } = cache;
     let cached = entries.get_mut(e)?;
-    if cached.recent_bytes != need {
-        cached.settle(pool.unit_log2(), me, stock);
-    }
     let carves = cached.carves;
     let own_room = &mut cached.room;
     // The record can have another handle, and there is room for the block's bytes.
@@ -169,13 +241,12 @@ fn own_block(
             && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
             && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
     };
-    if cached.recent_bytes == need {
-        let b = block(cached.recent);
-        if !ready(b) {
+    if cached.recent.bytes() == need {
+        if !ready(block(cached.recent.index())) {
             return None;
         }
-        cached.recent_bytes = 0;
-        return Some((cached.recent, b, need));
+        let (index, _) = cached.recent.take()?;
+        return Some((index, block(index), need));
     }
     if cached.exact {
         let bins = cached.bins.as_mut()?;
@@ -440,9 +511,9 @@ impl Request<'_> {
                 device.tell(&Event::CallbackBegin { pool: self.pool.id });
                 let me = (std::thread::current().id(), self.pool.id);
                 device.in_callback.lock().push(me);
-                self.pool.slow_only.fetch_add(1, Relaxed);
+                self.pool.step_aside(&mut Slow::lock(device));
                 let retry = callback(&self.describe());
-                self.pool.slow_only.fetch_sub(1, Relaxed);
+                self.pool.step_back();
                 device.in_callback.lock().retain(|other| *other != me);
                 device.tell(&Event::CallbackEnd { pool: self.pool.id, retry });
                 if retry {
@@ -512,10 +583,10 @@ impl Request<'_> {
         if let Some(stream) = self.stream
             && !rules::off(rules::SAME_STREAM)
         {
-            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
-            if cache.recent_bytes == need {
-                let index = cache.recent;
-                cache.recent_bytes = 0;
+            let cache = slow.cache(stream.slot(), pool);
+            if cache.entries[e].recent.bytes() == need
+                && let Some((index, _)) = cache.take_recent(e)
+            {
                 return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
             }
             slow.settle(stream, pool, e);
@@ -827,6 +898,9 @@ impl Request<'_> {
         }
         b.set_generation(generation);
         b.set_requested(self.size);
+        let allocation = handle::encode(handle::Kind::Allocation, generation, index);
+        let plain = flags & NAMED == 0 && self.align_log2 == 0 && self.stream.is_some();
+        b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
         b.set_flags(flags);
         slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
@@ -868,7 +942,7 @@ impl Request<'_> {
             }
         };
         Ok(Some(AllocDone {
-            allocation: AllocationId(handle::encode(handle::Kind::Allocation, generation, index)),
+            allocation: AllocationId(allocation),
             address: b.address(),
             block_size: bytes,
             entry: e as u32,
@@ -941,9 +1015,9 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
             shared.points.remove(&index);
         }
         stream => {
-            let own = &mut slow.cache(stream.slot(), pool).entries[e];
-            if own.recent_bytes != 0 && own.recent == index {
-                own.recent_bytes = 0;
+            let cache = slow.cache(stream.slot(), pool);
+            if cache.entries[e].recent.is(index) {
+                cache.take_recent(e);
             } else {
                 slow.bins(stream, pool, e).remove(index);
             }

@@ -26,8 +26,6 @@ pub(crate) const HOST: StreamRef = StreamRef(u64::MAX - 2);
 /// Every block of the process.
 pub(crate) static BLOCKS: Slab<Block, { 1 << 20 }> = Slab::new();
 
-pub(crate) const LIVE: u64 = 1 << 48;
-pub(crate) const FREE: u64 = 1 << 49;
 /// No part of it was ever handed out.
 pub(crate) const UNUSED: u64 = 1 << 50;
 pub(crate) const NAMED: u64 = 1 << 51;
@@ -45,6 +43,8 @@ const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
 const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
 /// The page's index names this record at its address. Stays with the record, live or free.
 pub(crate) const INDEXED: u64 = 1;
+pub(crate) const LIVE: u64 = 2;
+pub(crate) const FREE: u64 = 4;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -61,7 +61,7 @@ pub(crate) struct Block {
     stream: AtomicU64,
     /// Live: ready_seq. Free with one point: its sequence number.
     seq: AtomicU64,
-    /// Free, in a tree: the smallest `seq` of the subtree.
+    /// Free, in a tree: the smallest `seq` of the subtree. Live: see [`Block::pass`]. Else 0 or of no meaning.
     min_seq: AtomicU64,
 }
 
@@ -88,6 +88,24 @@ impl Block {
     field!(generation, set_generation, generation, u32);
     field!(seq, set_seq, seq, u64);
     field!(min_seq, set_min_seq, min_seq, u64);
+
+    /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot that
+    /// of its pool. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, another than the
+    /// pool's first entry, or a record whose generations are used up. (No sequence number comes near a handle.)
+    #[inline(always)]
+    pub(crate) fn pass(&self) -> u64 {
+        self.min_seq.load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_pass(&self, pass: u64) {
+        self.min_seq.store(pass, Relaxed)
+    }
+    /// The pool's slot, if the pass is that of the block that `allocation` names.
+    #[inline(always)]
+    pub(crate) fn passes(&self, allocation: u64) -> Option<u32> {
+        let pass = self.pass();
+        ((pass ^ allocation) & !handle::SLOT_MASK == 0).then_some(handle::slot(pass))
+    }
 
     #[inline(always)]
     pub(crate) fn requested(&self) -> u64 {
@@ -155,6 +173,25 @@ impl Block {
     pub(crate) fn add_flag(&self, flag: u64) {
         self.size_flags.store(self.size_flags.load(Relaxed) | flag, Relaxed)
     }
+    /// A block of the first entry of the pool in `pool_slot`, the pages' index of which names it, becomes the allocation of that
+    /// handle, for [`super::Reason::SameStream`], which is 0.
+    #[inline(always)]
+    pub(crate) fn revive(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
+        debug_assert!(self.size_flags() == size | FREE | INDEXED);
+        self.set_generation(handle::generation(allocation));
+        self.set_requested(requested);
+        self.set_size_flags(size, LIVE | INDEXED);
+        self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
+    }
+    /// It is free again, as it was before [`Block::revive`]: its bytes.
+    #[inline(always)]
+    pub(crate) fn rest(&self) -> u64 {
+        let size = self.size();
+        debug_assert!(self.has(INDEXED));
+        self.set_size_flags(size, FREE | INDEXED);
+        self.set_pass(0);
+        size
+    }
     pub(crate) fn reason(&self) -> u64 {
         (self.size_flags.load(Relaxed) & REASON_MASK) >> REASON_SHIFT
     }
@@ -167,6 +204,16 @@ impl Block {
     pub(crate) fn address(&self) -> u64 {
         let mask = (1u64 << self.align_log2()) - 1;
         (self.addr() + mask) & !mask
+    }
+}
+
+/// The pass (see [`Block::pass`]) of the live block that `allocation` names, of an entry of the pool in `pool_slot`, if
+/// nothing else speaks against it.
+#[inline(always)]
+pub(crate) fn pass(allocation: u64, pool_slot: u32, entry: usize) -> u64 {
+    match entry == 0 && handle::generation(allocation) < GENERATION_LIMIT {
+        true => allocation & !handle::SLOT_MASK | u64::from(pool_slot),
+        false => 0,
     }
 }
 
@@ -293,6 +340,12 @@ mod tests {
             },
             MemoryPoolConfig::Direct { reclaim_at: None },
             MemoryPoolConfig::Exclusive { max_alloc_size: 1 << 20, dealloc_period: None },
+            MemoryPoolConfig::Mapped {
+                range_size: 1 << 30,
+                chunk_size: 1 << 21,
+                max_pool_size: None,
+                dealloc_period: None,
+            },
         ] {
             let device = device::open_model(&ModelOptions::default()).unwrap();
             let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();

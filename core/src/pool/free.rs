@@ -1,16 +1,16 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
-use super::alloc::{largest_per_stream, settle_after};
-use super::block::{Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
+use super::alloc::{Missed, admit, largest_per_stream, settle_after};
+use super::block::{BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, beside_own_live, insert_merged, list_room,
+    Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged, list_room,
 };
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, StreamId};
-use crate::order::{At, Clock, Stream, StreamRef};
+use crate::order::{self, At, Clock, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use std::sync::Arc;
@@ -21,13 +21,38 @@ use std::sync::atomic::Ordering::Relaxed;
 ///
 /// # Errors
 /// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
-#[inline]
+#[inline(always)]
 pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
-    if native::any() {
-        return free_native(allocation, stream);
+    free_quick(allocation, stream).or_else(|missed| free_missed(missed, allocation, stream))
+}
+
+/// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes its *ready* recent block where
+/// there is none. Else the call goes on with [`free_missed`].
+#[inline(always)]
+pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), Missed> {
+    let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(Missed::UNLOCKED) };
+    match STREAMS.get_wrapped(handle::slot(stream.0)) {
+        Some(record) if native::is_plain(stream) => quick(allocation, b, record, stream.0),
+        _ => Err(Missed::UNLOCKED),
     }
-    if fast(allocation, stream).is_some() {
-        return Ok(());
+}
+
+/// The rest of [`free_async`], after [`free_quick`].
+///
+/// # Errors
+/// Those of [`free_async`].
+#[inline(never)]
+pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -> Result<()> {
+    if !native::is_plain(stream) {
+        return free_other(allocation, stream);
+    }
+    match (BLOCKS.get(handle::slot(allocation.0)), STREAMS.get(handle::slot(stream.0))) {
+        (Some(b), Some(record)) => {
+            if fast(allocation, b, record, stream.0, missed.lock(record)).is_some() {
+                return Ok(());
+            }
+        }
+        _ => drop(missed),
     }
     free_slow(allocation, Some(stream), false)
 }
@@ -44,37 +69,71 @@ pub fn free_observed(allocation: AllocationId) -> Result<()> {
     free_slow(allocation, None, true)
 }
 
+/// `key`: what the record says of itself while it is the stream the call named.
 #[inline(always)]
-fn fast(allocation: AllocationId, stream: StreamId) -> Option<()> {
-    let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
-    let b = super::block::BLOCKS.get(index)?;
-    let (record, handle) = match stream.0 {
-        0 | 1 => (STREAMS.get(legacy_of(b)?)?, 0),
-        bits => (STREAMS.get(handle::slot(bits))?, bits),
-    };
-    fast_on(index, generation, b, record, handle)
+fn quick(
+    allocation: AllocationId,
+    b: &'static Block,
+    record: &'static Stream<Caches>,
+    key: u64,
+) -> std::result::Result<(), Missed> {
+    let Some(mut guard) = record.state.try_lock() else { return Err(Missed::UNLOCKED) };
+    let state = &mut *guard;
+    // With the stream equal to the locked one, the record cannot change under us. A stream has caches of its own device's
+    // pools only, so one of the same name on another device finds none.
+    if state.is_ready_for(key)
+        && b.stream() == state.me
+        && let Some(pool_slot) = b.passes(allocation.0)
+        && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
+        && let cache = &mut **cache
+        && cache.quick
+        && let first = &mut cache.entries.first
+        && !first.recent.is_ready()
+    {
+        first.requested -= b.requested() as i64;
+        first.recent.keep_ready(b, allocation.0, b.rest());
+        b.set_seq(state.push_next(record));
+        return Ok(());
+    }
+    Err(Missed::at(guard))
 }
 
-/// The hot path where a CUDA device has been opened in the process: as for an allocation, and an event is recorded if the
-/// stream is wanted.
-fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
+/// Both ways on a stream's record.
+#[inline(always)]
+fn hot(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
+    match quick(allocation, b, record, key) {
+        Ok(()) => Some(()),
+        Err(missed) => fast(allocation, b, record, key, missed.lock(record)),
+    }
+}
+
+/// The hot path on a default stream, and where a CUDA device has been opened in the process: there as for an allocation, and
+/// an event is recorded if the stream is wanted.
+#[inline(never)]
+fn free_other(allocation: AllocationId, stream: StreamId) -> Result<()> {
     native::refuse_forked()?;
     let known = handle::decode(handle::Kind::Allocation, allocation.0).and_then(|(index, generation)| {
-        let b = super::block::BLOCKS.get(index)?;
+        let b = BLOCKS.get(index)?;
         if !b.has(LIVE) || b.generation() != generation {
             return None;
         }
-        let pool_slot = page(b.page()).pool.load(Relaxed);
-        Some((index, generation, b, pool_slot, POOLS.native(pool_slot)?))
+        let home = page(b.page());
+        let pool_slot = home.pool.load(Relaxed);
+        Some((b, home.legacy.load(Relaxed), pool_slot, POOLS.native(pool_slot)))
     });
-    let Some((index, generation, b, pool_slot, facts)) = known else {
-        return match fast(allocation, stream) {
+    let Some((b, legacy, pool_slot, facts)) = known else { return free_slow(allocation, Some(stream), false) };
+    let Some(facts) = facts else {
+        let named = match stream.0 {
+            0 | 1 => STREAMS.get(legacy).map(|record| (record, order::LEGACY)),
+            bits => STREAMS.get(handle::slot(bits)).map(|record| (record, bits)),
+        };
+        return match named.and_then(|(record, key)| hot(allocation, b, record, key)) {
             Some(()) => Ok(()),
             None => free_slow(allocation, Some(stream), false),
         };
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?
-        && fast_on(index, generation, b, record, key).is_some()
+        && hot(allocation, b, record, key).is_some()
     {
         if record.watch.load(Relaxed) != 0 {
             facts.after_call(pool_slot, stream, true);
@@ -84,18 +143,18 @@ fn free_native(allocation: AllocationId, stream: StreamId) -> Result<()> {
     free_slow(allocation, Some(stream), false)
 }
 
-/// The hot path on a stream's record. `handle`: what the record says of itself while it is the stream the call named.
-#[inline(always)]
-fn fast_on(
-    index: u32,
-    generation: u32,
-    b: &'static super::block::Block,
+/// The whole hot path on a stream's record, which is locked.
+#[inline(never)]
+fn fast(
+    allocation: AllocationId,
+    b: &'static Block,
     record: &'static Stream<Caches>,
-    handle: u64,
+    key: u64,
+    mut guard: StreamGuard,
 ) -> Option<()> {
-    let mut guard = record.state.lock();
+    let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
     let state = &mut *guard;
-    if state.handle != handle {
+    if state.handle != key {
         return None;
     }
     let me = state.me;
@@ -110,57 +169,61 @@ fn fast_on(
     }
     let pool_slot = home.pool.load(Relaxed);
     let e = home.entry.load(Relaxed) as usize;
-    let Caches { pools, stock, .. } = &mut state.attach;
-    let PoolCache { pool, room, entries, .. } = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let cached = entries.get_mut(e)?;
-    let device = &*pool.device;
-    if device.serial.load(Relaxed)
-        || pool.slow_only.load(Relaxed) != 0
+    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let pool = &*cache.pool;
+    if !pool.is_open()
         || pool.accesses.any()
-        || cached.slow_free
+        || cache.entries.get_mut(e)?.slow_free
         || generation >= GENERATION_LIMIT
-        || !device.order.is_joined(state.joined)
         || rules::off(rules::MERGE)
+        || !(state.is_ready_for(key) || admit(state, pool_slot))
     {
         return None;
     }
-    let bytes = b.size();
-    cached.counts.requested -= b.requested() as i64;
-    cached.counts.frees += 1;
-    if !state.dirty {
-        device.order.mark_dirty(&mut state.dirty, me);
-    }
-    if cached.keeps_recent {
-        cached.settle(device.options.alignment.trailing_zeros(), me, stock);
+    let Caches { pools, stock, .. } = &mut state.attach;
+    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    let (bytes, plain) = (b.size(), b.passes(allocation.0).is_some());
+    let cached = cache.entries.get_mut(e)?;
+    cached.requested -= b.requested() as i64;
+    let keeps_recent = cached.keeps_recent;
+    if keeps_recent {
+        cache.settle(e, me, stock);
     }
     b.set_seq(state.submitted + 1);
     b.set_flags(FREE);
-    if cached.keeps_recent {
-        cached.keep_recent(pool, e, me, index, bytes);
-        if cached.lists_empty && !beside_own_live(b, me) {
+    b.set_pass(0);
+    if !cache.quick || e != 0 || !plain {
+        let PoolCache { pool, room, entries, .. } = &mut *cache;
+        let cached = entries.get_mut(e)?;
+        cached.publish(pool, e, me);
+        if !(cached.room.listed & room.listed) {
+            list_room(pool, e, &mut cached.room, me.slot());
+            list_room(pool, pool.entries.len(), room, me.slot());
+        }
+        cache.look_whether_quick();
+    }
+    if cache.quick && e == 0 && plain {
+        cache.entries.first.recent.keep_ready(b, allocation.0, bytes);
+    } else {
+        let PoolCache { pool, room, entries, .. } = &mut *cache;
+        let cached = entries.get_mut(e)?;
+        cached.counts.frees += 1;
+        cached.room.bytes += bytes;
+        room.bytes += bytes;
+        if keeps_recent {
+            cached.recent.keep(allocation.0, bytes);
+        } else {
+            cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
+        }
+        if cached.lists_empty && !(keeps_recent && beside_own_live(b, me)) {
             super::release::emptied(pool, e, b, home);
         }
-    } else {
-        cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
-        super::release::emptied(pool, e, b, home);
-    }
-    cached.room.bytes += bytes;
-    room.bytes += bytes;
-    if !(cached.room.listed & room.listed) {
-        list_room(pool, e, &mut cached.room, me.slot());
-        list_room(pool, pool.entries.len(), room, me.slot());
     }
     state.push_one(record);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
     }
     Some(())
-}
-
-/// Slot of the legacy stream of the device of a block that is live, as far as can be seen without locks.
-#[cold]
-fn legacy_of(b: &Block) -> Option<u32> {
-    b.has(LIVE).then(|| page(b.page()).legacy.load(Relaxed))
 }
 
 /// The live block a handle names, with its domain locked.
@@ -350,13 +413,16 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             slow.settle(at.stream, pool, e);
         }
         b.set_flags(FREE);
+        b.set_pass(0);
         super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
         match (stream, points.as_slice()) {
             (Some(stream), &[at]) if at.stream == stream && pool.entries[e].keeps_recent() => {
                 b.set_stream(stream);
                 b.set_seq(at.seq);
-                slow.cache(stream.slot(), pool).entries[e].keep_recent(pool, e, stream, index, bytes);
+                let own = &mut slow.cache(stream.slot(), pool).entries[e];
+                own.publish(pool, e, stream);
+                own.recent.keep(allocation.0, bytes);
             }
             _ => place(&mut slow, &mut shared, pool, e, index, points),
         }
@@ -454,6 +520,7 @@ pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let b = block(index);
     pool.device.tell(&Event::AddUser { allocation, address: b.address(), stream: stream.id() });
     b.add_flag(USERS);
+    b.set_pass(0);
     let mut users = pool.users.lock();
     let list = users.entry(index).or_default();
     if !list.contains(&stream) {

@@ -15,6 +15,7 @@ mod internal;
 mod mapped;
 pub mod observer;
 mod page;
+mod recent;
 mod registry;
 pub(crate) mod release;
 mod span;
@@ -22,10 +23,10 @@ pub mod spec;
 pub(crate) mod state;
 mod stats;
 
-pub use alloc::{alloc, alloc_async, alloc_async_with};
+pub use alloc::{Missed, alloc, alloc_async, alloc_async_with, alloc_missed, alloc_quick};
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
-pub use free::{add_user, free, free_async, free_observed};
+pub use free::{add_user, free, free_async, free_missed, free_observed, free_quick};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
 
@@ -251,7 +252,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         threshold: config.release_threshold.into(),
         fell_back,
         destroyed: false.into(),
-        slow_only: 0.into(),
+        aside: 0.into(),
         other_allocations: Default::default(),
         shares: Default::default(),
         roomy: (0..=count).map(|_| Default::default()).collect(),
@@ -291,7 +292,7 @@ pub fn destroy(pool: PoolId) -> Result<()> {
     }
     pool.device.tell(&Event::PoolDestroy { pool: pool.id });
     pool.destroyed.store(true, Relaxed);
-    pool.slow_only.fetch_add(1, Relaxed);
+    pool.step_aside(&mut slow);
     *pool.callback.lock() = None;
     release::bury(&mut slow, &pool);
     drop(slow);

@@ -350,14 +350,17 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             let upto = STREAMS.at(stream.slot()).observed();
             let caches = &mut slow.state(stream.slot()).attach.pools;
             let Some(Some(cache)) = caches.get_mut(pool.slot as usize) else { continue };
-            if cache.pool.id != pool.id {
+            if cache.id != pool.id {
                 continue;
             }
-            let own = &mut cache.entries[e];
-            if own.recent_bytes > 0 && block(own.recent).seq() <= upto {
-                own.recent_bytes = 0;
-                pruned.push((own.recent, Vec::new()));
+            let recent = &cache.entries[e].recent;
+            if !recent.is_none()
+                && block(recent.index()).seq() <= upto
+                && let Some((index, _)) = cache.take_recent(e)
+            {
+                pruned.push((index, Vec::new()));
             }
+            let own = &mut cache.entries[e];
             if let Some(bins) = own.bins.as_mut() {
                 while let Some(index) = bins.take_upto(upto) {
                     pruned.push((index, Vec::new()));
@@ -426,9 +429,9 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         let mut shared = pool.shared.lock();
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
-        for (own, gone) in shared.entries.iter_mut().zip(cache.entries.iter()) {
-            debug_assert!(gone.recent_bytes == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
-            own.counts.add(&gone.counts);
+        for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
+            debug_assert!(gone.recent.is_none() && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
+            own.counts.add(&cache.counts(e));
         }
     }
     if !used_up {
@@ -456,7 +459,7 @@ pub(crate) fn forget_if_empty(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     for slot in attached {
         let caches = &mut slow.state(slot).attach.pools;
         if let Some(place) = caches.get_mut(pool.slot as usize)
-            && place.as_ref().is_some_and(|cache| cache.pool.id == pool.id)
+            && place.as_ref().is_some_and(|cache| cache.id == pool.id)
         {
             *place = None;
         }

@@ -5,12 +5,14 @@
 //! stream's lock and nothing else. Caches of free blocks hang on the stream, under the stream's own lock; whatever
 //! several streams may use hangs on the pool, under the slow lock.
 
+use super::Reason;
 use super::bins::Bins;
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::Page;
+use super::recent::Recent;
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -21,6 +23,7 @@ use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
@@ -36,6 +39,7 @@ pub(crate) type StreamGuard = StreamMutexGuard<'static, StreamState>;
 
 /// What a stream keeps for the pools: its own frees, and a stock of block records.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Caches {
     /// By pool slot.
     pub(crate) pools: Vec<Option<Box<PoolCache>>>,
@@ -44,22 +48,81 @@ pub(crate) struct Caches {
     pub(crate) native: NativeStream,
 }
 
-/// One pool's part of a stream.
+/// One pool's part of a stream. The first fields are what most calls look at.
+#[repr(C, align(64))]
 pub(crate) struct PoolCache {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) id: PoolId,
+    /// The device's alignment.
+    pub(crate) unit: u64,
     pub(crate) share: Arc<Share>,
+    /// A free may leave a *ready* recent block in the first entry (see [`Recent`]) where there is no block already: the hot path
+    /// is open, the entry keeps such blocks and has no list of empty pages, and all its lists name this stream.
+    pub(crate) quick: bool,
+    pub(crate) entries: Entries,
+    pub(crate) pool: Arc<Pool>,
     /// Towards the pool's mark of used bytes.
     pub(crate) room: Room,
-    pub(crate) entries: Box<[EntryCache]>,
+}
+
+/// The entries' parts of a stream; the first, which serves most, without a step more.
+#[repr(C)]
+pub(crate) struct Entries {
+    pub(crate) first: EntryCache,
+    rest: Box<[EntryCache]>,
+}
+
+impl Entries {
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, entry: usize) -> Option<&mut EntryCache> {
+        match entry {
+            0 => Some(&mut self.first),
+            _ => self.rest.get_mut(entry - 1),
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &EntryCache> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+    /// The first entry that accepts a request.
+    #[inline(always)]
+    pub(crate) fn accepting(&mut self, size: u64) -> Option<usize> {
+        if size <= self.first.bound {
+            return Some(0);
+        }
+        self.rest.iter().position(|entry| size <= entry.bound).map(|e| e + 1)
+    }
+}
+
+impl Index<usize> for Entries {
+    type Output = EntryCache;
+    #[inline(always)]
+    fn index(&self, entry: usize) -> &EntryCache {
+        match entry {
+            0 => &self.first,
+            _ => &self.rest[entry - 1],
+        }
+    }
+}
+
+impl IndexMut<usize> for Entries {
+    #[inline(always)]
+    fn index_mut(&mut self, entry: usize) -> &mut EntryCache {
+        match entry {
+            0 => &mut self.first,
+            _ => &mut self.rest[entry - 1],
+        }
+    }
 }
 
 /// One entry's part of a stream: the stream's own free blocks, and counts of what was done on it.
+#[repr(C)]
 pub(crate) struct EntryCache {
+    /// The block this stream freed last, its own but not merged yet. Ready at most in the first entry.
+    pub(crate) recent: Recent,
+    /// The difference of what live blocks asked for.
+    pub(crate) requested: i64,
     /// The largest request the entry accepts.
     pub(crate) bound: u64,
-    /// Bytes of the *recent* block: the one this stream freed last, its own but not merged yet. 0: there is none.
-    pub(crate) recent_bytes: u64,
-    pub(crate) recent: u32,
     /// Blocks match by their exact size.
     pub(crate) exact: bool,
     /// Blocks are carved from pages.
@@ -82,8 +145,16 @@ pub(crate) struct EntryCache {
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Share {
-    /// Successful allocations.
+    /// Those served by the first entry's ready block. Nothing else counts them.
+    pub(crate) quick: AtomicU64,
+    /// The other successful allocations.
     pub(crate) allocs: AtomicU64,
+}
+
+impl Share {
+    fn total(&self) -> u64 {
+        self.allocs.load(Relaxed) + self.quick.load(Relaxed)
+    }
 }
 
 /// By how much one stream may raise the used bytes before it must look at the other streams.
@@ -91,7 +162,7 @@ pub(crate) struct Share {
 /// A mark (the most bytes ever used) is always the bytes used now and everybody's room together. An allocation takes its
 /// bytes out of its stream's room, a free puts them back, so neither touches what streams share; only a stream whose room
 /// is too small takes from the others', and when all of it together is too small the mark rises. So the mark is exact,
-/// and used bytes are the mark less all room.
+/// and used bytes are the mark less all room. (The bytes of a ready recent block are room too, and not counted here.)
 #[derive(Default)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -112,37 +183,124 @@ impl PoolCache {
     fn new(pool: &Arc<Pool>) -> PoolCache {
         let share: Arc<Share> = Arc::default();
         pool.shares.lock().push(share.clone());
+        let mut entries = pool.entries.iter().map(|entry| EntryCache {
+            bound: entry.accept.min(entry.accept_need),
+            recent: Recent::default(),
+            requested: 0,
+            exact: entry.kind == Kind::Direct,
+            carves: entry.carves(),
+            keeps_recent: entry.keeps_recent(),
+            slow_free: entry.slow_free,
+            lists_empty: entry.kind != Kind::Mapped,
+            room: Room::default(),
+            bins: None,
+            published: false,
+            counts: Counts::default(),
+        });
         PoolCache {
+            id: pool.id,
             pool: pool.clone(),
             share,
+            unit: pool.device.options.alignment,
+            quick: false,
             room: Room::default(),
-            entries: pool
-                .entries
-                .iter()
-                .map(|entry| EntryCache {
-                    bound: entry.accept.min(entry.accept_need),
-                    recent_bytes: 0,
-                    recent: NIL,
-                    exact: entry.kind == Kind::Direct,
-                    carves: entry.carves(),
-                    keeps_recent: entry.keeps_recent(),
-                    slow_free: entry.slow_free,
-                    lists_empty: entry.kind != Kind::Mapped,
-                    room: Room::default(),
-                    bins: None,
-                    published: false,
-                    counts: Counts::default(),
-                })
-                .collect(),
+            entries: Entries { first: entries.next().expect("a pool has an entry"), rest: entries.collect() },
         }
     }
 
-    /// Towards an entry's mark, or with the number of entries towards the pool's.
+    /// Towards an entry's mark, or with the number of entries towards the pool's; to be changed by others than the stream's
+    /// own frees and allocations.
     pub(crate) fn room(&mut self, mark: usize) -> &mut Room {
+        self.stand_aside();
         match self.entries.get_mut(mark) {
             Some(entry) => &mut entry.room,
             None => &mut self.room,
         }
+    }
+
+    /// Bytes of room towards a mark.
+    fn room_bytes(&self, mark: usize) -> u64 {
+        let covered = self.entries.first.recent.covered();
+        match mark {
+            0 => self.entries.first.room.bytes + covered,
+            _ if mark == self.pool.entries.len() => self.room.bytes + covered,
+            _ => self.entries[mark].room.bytes,
+        }
+    }
+
+    /// No block is ready any more, nor made so.
+    pub(crate) fn stand_aside(&mut self) {
+        self.uncover();
+        self.quick = false;
+    }
+
+    /// A ready block's bytes are counted as room and its free as such, and it is ready no more.
+    #[inline(always)]
+    pub(crate) fn uncover(&mut self) {
+        if let Some(bytes) = self.entries.first.recent.uncover() {
+            self.quick = false;
+            self.entries.first.counts.frees += 1;
+            self.entries.first.room.bytes += bytes;
+            self.room.bytes += bytes;
+        }
+    }
+
+    /// Takes an entry's recent block: (index, bytes).
+    #[inline(always)]
+    pub(crate) fn take_recent(&mut self, entry: usize) -> Option<(u32, u64)> {
+        let quick = self.quick;
+        if entry == 0 {
+            self.uncover();
+        }
+        let taken = self.entries[entry].recent.take();
+        // There is none now, so the next one may be ready.
+        self.quick = quick;
+        taken
+    }
+
+    /// Merges an entry's recent block: it becomes one of the stream's own like any other.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, entry: usize, me: StreamRef, stock: &mut Stock) {
+        if !self.entries[entry].recent.is_none() {
+            self.merge_recent(entry, me, stock);
+        }
+    }
+
+    #[inline(never)]
+    fn merge_recent(&mut self, entry: usize, me: StreamRef, stock: &mut Stock) {
+        if let Some((index, _)) = self.take_recent(entry) {
+            let unit_log2 = self.unit.trailing_zeros();
+            let cached = &mut self.entries[entry];
+            let bins = cached.bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
+            cached.counts.merges += insert_merged(index, block(index), me, bins, None, stock);
+        }
+    }
+
+    /// Looks again whether a free may leave a ready block.
+    #[inline(always)]
+    pub(crate) fn look_whether_quick(&mut self) {
+        let first = &self.entries.first;
+        self.quick = first.keeps_recent
+            && !first.lists_empty
+            && !first.recent.waits()
+            && first.published
+            && first.room.listed
+            && self.room.listed
+            && self.pool.is_open();
+    }
+
+    /// Counts of an entry, what is not counted yet included.
+    pub(crate) fn counts(&self, entry: usize) -> Counts {
+        let own = &self.entries[entry];
+        let mut counts = own.counts;
+        counts.requested += own.requested;
+        if entry == 0 {
+            let quick = self.share.quick.load(Relaxed);
+            counts.reuse[Reason::SameStream as usize] += quick;
+            // Each of them took a block whose free had not been counted.
+            counts.frees += quick + u64::from(own.recent.is_ready());
+        }
+        counts
     }
 }
 
@@ -196,10 +354,18 @@ pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
 }
 
 impl Caches {
+    /// Bytes of that room.
+    fn room_bytes(&self, pool: &Pool, mark: usize) -> u64 {
+        match self.pools.get(pool.slot as usize) {
+            Some(Some(cache)) if cache.id == pool.id => cache.room_bytes(mark),
+            _ => 0,
+        }
+    }
+
     /// The room this stream has in a pool, if it has used it.
     fn room(&mut self, pool: &Pool, mark: usize) -> Option<&mut Room> {
         let cache = self.pools.get_mut(pool.slot as usize)?.as_mut()?;
-        (cache.pool.id == pool.id).then(|| cache.room(mark))
+        (cache.id == pool.id).then(|| cache.room(mark))
     }
 }
 
@@ -411,7 +577,7 @@ pub(crate) struct Pool {
     pub(crate) fell_back: bool,
     pub(crate) destroyed: AtomicBool,
     /// Not 0: the hot path stands aside (destroyed, or out-of-memory callbacks are running).
-    pub(crate) slow_only: AtomicU32,
+    pub(crate) aside: AtomicU32,
     /// Successful allocations that belong to no stream that has a share.
     pub(crate) other_allocations: AtomicU64,
     /// What each stream with a cache of this pool counted. A leaf.
@@ -453,14 +619,35 @@ impl Pool {
     /// Successful allocations so far.
     pub(crate) fn allocations(&self) -> u64 {
         let shares = self.shares.lock();
-        shares.iter().fold(self.other_allocations.load(Relaxed), |sum, share| sum + share.allocs.load(Relaxed))
+        shares.iter().fold(self.other_allocations.load(Relaxed), |sum, share| sum + share.total())
     }
 
     /// A stream's share is counted with what belongs to no stream from now on.
     pub(crate) fn drop_share(&self, share: &Arc<Share>) {
         let mut shares = self.shares.lock();
         shares.retain(|other| !Arc::ptr_eq(other, share));
-        self.other_allocations.fetch_add(share.allocs.load(Relaxed), Relaxed);
+        self.other_allocations.fetch_add(share.total(), Relaxed);
+    }
+
+    /// The hot path may be taken.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.aside.load(Relaxed) == 0 && !self.device.serial.load(Relaxed)
+    }
+    /// The hot path is not taken any more, until as many [`Pool::step_back`].
+    pub(crate) fn step_aside(&self, slow: &mut Slow<'_>) {
+        self.aside.fetch_add(1, Relaxed);
+        let attached = self.attached.lock().clone();
+        for slot in attached {
+            if let Some(Some(cache)) = slow.state(slot).attach.pools.get_mut(self.slot as usize)
+                && cache.id == self.id
+            {
+                cache.stand_aside();
+            }
+        }
+    }
+    pub(crate) fn step_back(&self) {
+        self.aside.fetch_sub(1, Relaxed);
     }
 }
 
@@ -716,7 +903,8 @@ impl Device {
         drop(self.slow.lock());
         let streams: Vec<StreamRef> = self.order.streams.lock().iter().copied().collect();
         for stream in streams {
-            drop(STREAMS.at(stream.slot()).state.lock());
+            let mut state = STREAMS.at(stream.slot()).state.lock();
+            state.attach.pools.iter_mut().flatten().for_each(|cache| cache.stand_aside());
         }
         true
     }
@@ -893,7 +1081,7 @@ impl<'a> Slow<'a> {
         if caches.len() <= index {
             caches.resize_with(index + 1, || None);
         }
-        let stale = caches[index].as_ref().is_none_or(|cache| cache.pool.id != pool.id);
+        let stale = caches[index].as_ref().is_none_or(|cache| cache.id != pool.id);
         if stale {
             pool.attached.lock().push(slot);
             if pool.is_cuda() && pool.device.cuda().is_some() {
@@ -922,10 +1110,11 @@ impl<'a> Slow<'a> {
             if !here {
                 return false;
             }
-            let cache = &mut self.cache(stream.slot(), pool).entries[entry];
-            let holds = cache.recent_bytes > 0 || cache.bins.as_ref().is_some_and(|bins| bins.count > 0);
+            let cache = self.cache(stream.slot(), pool);
+            let own = &mut cache.entries[entry];
+            let holds = !own.recent.is_none() || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
             if !holds {
-                cache.published = false;
+                (own.published, cache.quick) = (false, false);
             }
             holds
         });
@@ -1003,7 +1192,7 @@ impl<'a> Slow<'a> {
         self.cache(stream.slot(), pool);
         let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
         if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
-            cache.entries[e].settle(pool.unit_log2(), stream, stock);
+            cache.settle(e, stream, stock);
         }
     }
 
@@ -1016,7 +1205,7 @@ impl<'a> Slow<'a> {
         }
         let mut room = shared.room(mark).bytes;
         for slot in attached {
-            room += self.state(slot).attach.room(pool, mark).map_or(0, |room| room.bytes);
+            room += self.state(slot).attach.room_bytes(pool, mark);
         }
         pool.mark(mark).load(Relaxed) - room
     }
@@ -1044,7 +1233,7 @@ impl EntryCache {
 
     /// Makes the stream known to the entry.
     #[inline(always)]
-    fn publish(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
+    pub(crate) fn publish(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
         if !self.published {
             self.publish_now(pool, entry, me);
         }
@@ -1055,33 +1244,6 @@ impl EntryCache {
     fn publish_now(&mut self, pool: &Pool, entry: usize, me: StreamRef) {
         self.published = true;
         pool.published[entry].lock().push(me);
-    }
-
-    /// A block the stream has just freed becomes the recent one. The one before has been merged.
-    #[inline(always)]
-    pub(crate) fn keep_recent(&mut self, pool: &Pool, entry: usize, me: StreamRef, index: u32, bytes: u64) {
-        debug_assert!(self.recent_bytes == 0);
-        (self.recent, self.recent_bytes) = (index, bytes);
-        self.publish(pool, entry, me);
-    }
-
-    /// Merges the recent block: it becomes one of the stream's own like any other.
-    #[inline(always)]
-    pub(crate) fn settle(&mut self, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
-        if self.recent_bytes != 0 {
-            self.merge_recent(unit_log2, me, stock);
-        }
-    }
-
-    #[inline(never)]
-    fn merge_recent(&mut self, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
-        self.recent_bytes = 0;
-        if self.bins.is_none() {
-            self.bins = Some(Box::new(Bins::new(unit_log2)));
-        }
-        if let Some(bins) = &mut self.bins {
-            self.counts.merges += insert_merged(self.recent, block(self.recent), me, bins, None, stock);
-        }
     }
 }
 

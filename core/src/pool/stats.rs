@@ -137,16 +137,16 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     for slot in attached {
         let state = slow.state(slot);
         let Some(Some(cache)) = state.attach.pools.get(pool.slot as usize) else { continue };
-        if cache.pool.id != pool.id {
+        if cache.id != pool.id {
             continue;
         }
+        counts.add(&cache.counts(e));
         let cache = &cache.entries[e];
-        counts.add(&cache.counts);
-        if cache.recent_bytes > 0 {
+        if !cache.recent.is_none() {
             pending += 1;
-            pending_bytes += cache.recent_bytes;
+            pending_bytes += cache.recent.bytes();
             free += 1;
-            largest = largest.max(cache.recent_bytes);
+            largest = largest.max(cache.recent.bytes());
         }
         if let Some(bins) = &cache.bins {
             pending += bins.count;
@@ -223,11 +223,12 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         let mut recent = Vec::new();
         for &holder in &holders {
             let own = &slow.cache(holder.slot(), pool).entries[e];
-            if own.recent_bytes > 0 {
-                if own.recent_bytes != block(own.recent).size() || block(own.recent).stream() != holder {
-                    return Err(format!("entry {e}: block {} is not the recent one it is said to be", own.recent));
+            if !own.recent.is_none() {
+                let index = own.recent.index();
+                if own.recent.bytes() != block(index).size() || block(index).stream() != holder {
+                    return Err(format!("entry {e}: block {index} is not the recent one it is said to be"));
                 }
-                recent.push(own.recent);
+                recent.push(index);
             }
         }
         let shared = pool.shared.lock();
@@ -321,8 +322,8 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                 }
             });
             let own = &slow.cache(holder.slot(), pool).entries[e];
-            if own.recent_bytes > 0 && block(own.recent).seq() <= observed {
-                wrong = Some(own.recent);
+            if !own.recent.is_none() && block(own.recent.index()).seq() <= observed {
+                wrong = Some(own.recent.index());
             }
             if let Some(index) = wrong {
                 return Err(format!("entry {e}: block {index} is in the wrong cache"));

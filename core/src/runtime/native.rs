@@ -95,6 +95,12 @@ pub(crate) fn any() -> bool {
     fork::process() != 0
 }
 
+/// Whether `stream` needs nothing that this module knows.
+#[inline(always)]
+pub(crate) fn is_plain(stream: StreamId) -> bool {
+    fork::is_plain(stream.0)
+}
+
 /// # Errors
 /// FORKED in the child of a process that had opened a CUDA device.
 #[inline(always)]
@@ -176,7 +182,7 @@ pub(crate) fn remember(key: u64, device_slot: u32, stream: StreamRef) {
 pub(crate) fn name(device: &Device, stream: StreamRef, key: u64, raw: u64, identity: u64) {
     let mut state = STREAMS.at(stream.slot()).state.lock();
     state.attach.native = NativeStream { raw, identity, ..NativeStream::default() };
-    state.handle = key;
+    state.set_handle(key);
     drop(state);
     remember(key, device.slot, stream);
 }

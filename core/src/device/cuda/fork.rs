@@ -2,10 +2,13 @@
 //! parent may have held any lock. The child's calls are refused before they take one.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What is true of the process as a whole: bits, so that the hot path reads one word.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The lowest bits of a stream that a call may take for a handle of this library without looking further: 0 and 1 name the
+/// legacy default stream, and where a CUDA device was opened, more must be looked at whatever the stream.
+static HANDLES_FROM: AtomicU64 = AtomicU64::new(2);
 /// A CUDA device has been opened.
 pub(crate) const OPENED: u32 = 1;
 /// This process is the child of one that had.
@@ -19,8 +22,15 @@ pub(crate) fn process() -> u32 {
     PROCESS.load(Relaxed)
 }
 
+/// Whether these bits of a stream are at most a handle of this library.
+#[inline(always)]
+pub(crate) fn is_plain(stream: u64) -> bool {
+    stream >= HANDLES_FROM.load(Relaxed)
+}
+
 pub(crate) fn mark(bits: u32) {
     PROCESS.fetch_or(bits, Relaxed);
+    HANDLES_FROM.store(u64::MAX, Relaxed);
 }
 
 extern "C" fn in_child() {
