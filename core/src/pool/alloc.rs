@@ -103,6 +103,7 @@ fn quick(
 #[inline(never)]
 pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
     if !native::is_plain(stream) {
+        drop(missed);
         return alloc_other(pool, size, stream);
     }
     match STREAMS.get(handle::slot(stream.0)) {

@@ -44,6 +44,7 @@ pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Re
 #[inline(never)]
 pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -> Result<()> {
     if !native::is_plain(stream) {
+        drop(missed);
         return free_other(allocation, stream);
     }
     match (BLOCKS.get(handle::slot(allocation.0)), STREAMS.get(handle::slot(stream.0))) {
