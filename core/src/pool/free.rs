@@ -219,6 +219,8 @@ fn fast(
         if cached.lists_empty && !(keeps_recent && beside_own_live(b, me)) {
             super::release::emptied(pool, e, b, home);
         }
+        // One that is not ready is in the way.
+        cache.quick &= !cache.entries.first.recent.waits();
     }
     state.push_one(record);
     if !state.waiters.is_empty() {

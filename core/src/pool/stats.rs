@@ -222,6 +222,10 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         let holders = slow.published(pool, e);
         let mut recent = Vec::new();
         for &holder in &holders {
+            let cache = slow.cache(holder.slot(), pool);
+            if cache.quick && cache.entries.first.recent.waits() {
+                return Err(format!("entry {e}: a recent block that is not ready is in the way of quick frees"));
+            }
             let own = &slow.cache(holder.slot(), pool).entries[e];
             if !own.recent.is_none() {
                 let index = own.recent.index();
