@@ -66,6 +66,11 @@ fn a_recycled_stream_handle_is_another_stream_in_checked_mode() {
 }
 
 #[test]
+fn a_stream_that_has_ended_is_another_for_every_device_when_its_handle_comes_back() {
+    case(&["recycled-by-the-library"], &[]);
+}
+
+#[test]
 fn default_streams_are_cudas() {
     case(&["default-streams"], &[]);
 }

@@ -259,10 +259,27 @@ pub(crate) fn find(raw: u64) -> Option<(Arc<Device>, StreamRef)> {
     if !any() {
         return None;
     }
-    cuda_devices().into_iter().find_map(|device| {
-        let stream = device.adopted.read().get(&raw).copied()?;
-        Some((device, stream))
-    })
+    cuda_devices().into_iter().find_map(|device| seen_by(device, raw))
+}
+
+/// The same for every device that has seen it: two of the library's devices may share a context.
+pub(crate) fn find_all(raw: u64) -> Vec<(Arc<Device>, StreamRef)> {
+    cuda_devices().into_iter().filter_map(|device| seen_by(device, raw)).collect()
+}
+
+fn seen_by(device: Arc<Device>, raw: u64) -> Option<(Arc<Device>, StreamRef)> {
+    // In a statement of its own: the lock is not held while the stream is used.
+    let stream = device.adopted.read().get(&raw).copied()?;
+    Some((device, stream))
+}
+
+/// The driver has given this handle to a new stream: whatever had it before is gone.
+pub(crate) fn forget_everywhere(raw: u64) {
+    for (device, stale) in find_all(raw) {
+        stream::mark_end(&device, stale);
+        // Another thread may have been faster.
+        let _ = stream::release_ref(&device, stale);
+    }
 }
 
 /// Refuses a capturing stream (`cuStreamIsCapturing`). The legacy default stream cannot be captured.

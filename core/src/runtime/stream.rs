@@ -52,10 +52,7 @@ pub fn create(device: DeviceId, flags: StreamFlags) -> Result<StreamId> {
     let raw = cuda.stream_create(flags.non_blocking).map_err(|code| cuda.error("cuStreamCreate", code))?;
     let identity = if device.checked { cuda.stream_identity(raw).unwrap_or(0) } else { 0 };
     // A stream the caller destroyed without a word may have had this handle.
-    if let Some((_, stale)) = device.adopted.read().get_key_value(&raw).map(|(&raw, &stream)| (raw, stream)) {
-        mark_end(&device, stale);
-        release_ref(&device, stale)?;
-    }
+    native::forget_everywhere(raw);
     match native::adopt(&device, raw, flags.non_blocking, identity) {
         Ok(_) => Ok(StreamId(raw)),
         Err(error) => {
@@ -95,8 +92,9 @@ pub fn destroy(stream: StreamId) -> Result<()> {
         native::refuse_forked()?;
         if let Some((device, own)) = native::find(stream.0) {
             let Some(cuda) = device.cuda() else { return Err(handle::invalid(handle::Kind::Stream, stream.0)) };
-            // Forgotten first: once it is destroyed, another may get its handle.
+            // Forgotten first, and by every device: once it is destroyed, another may get its handle.
             end(&device, own)?;
+            end_elsewhere(&device, stream.0);
             return cuda.stream_destroy(stream.0).map_err(|code| cuda.error("cuStreamDestroy", code));
         }
     }
@@ -112,6 +110,7 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
     if native::any() && native::is_foreign(id.0) && device.0 != 0 {
         let device = resolve_device(device)?;
         if device.cuda().is_some() {
+            end_elsewhere(&device, id.0);
             // One that was never seen has nothing to forget.
             let known = device.adopted.read().get(&id.0).copied();
             let Some(stream) = known else { return Ok(()) };
@@ -119,6 +118,9 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
         }
     }
     let (device, stream) = resolve_both(device, id)?;
+    if native::is_foreign(id.0) {
+        end_elsewhere(&device, id.0);
+    }
     // A default stream has a handle value too, which `pool::info` tells of a per-thread one and anyone can guess.
     if stream == device.order.legacy
         || device.per_thread.lock().values().any(|&own| own == stream)
@@ -127,6 +129,16 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
         return refused();
     }
     end(&device, stream)
+}
+
+/// A stream of the driver's that ends, ends for every device of the library that has seen it: one handle value, one stream.
+fn end_elsewhere(device: &Arc<Device>, raw: u64) {
+    for (other, stream) in native::find_all(raw) {
+        if other.uid != device.uid {
+            // Another thread may have been faster.
+            let _ = end(&other, stream);
+        }
+    }
 }
 
 /// The stream ends by a call of its own: what it leaves behind can be told by an event for the last time.

@@ -270,6 +270,48 @@ fn recycled(checked: bool) {
     }
 }
 
+/// As [`recycled`], where it is the library that makes the new stream: it knows that it is new.
+fn recycled_by_the_library() {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = open();
+    let beside = open();
+    let (pool, other) = (pool(device, Preset::SubSlices), pool(beside, Preset::SubSlices));
+    let mut first = 0;
+    ok(driver::stream_create(&mut first, 1));
+    let turn = |pool, on| {
+        let held = block(pool, StreamId(on));
+        let (why, at) = (reason(held), pool::pointer(held));
+        pool::free_async(held, StreamId(on)).expect("a free");
+        (why, at)
+    };
+    // Seen by two devices of the library over one context.
+    let old = (turn(pool, first), turn(other, first));
+    ok(driver::submit(first, 1));
+    ok(driver::stream_destroy(first));
+    let second = stream::create(device, StreamFlags { non_blocking: true, lazy: None }).expect("a stream");
+    assert_eq!(first, second.0, "the stand-in gives the handle out again");
+    let new = (turn(pool, first), turn(other, first));
+    assert_ne!(old.0.1, new.0.1, "the new stream is not ordered after the old one's free");
+    assert_ne!(old.1.1, new.1.1, "on the device beside neither");
+
+    // Destroyed by the library, it is gone for both.
+    stream::destroy(second).expect("a destroy");
+    ok(driver::stream_create(&mut first, 1));
+    assert_eq!(first, second.0, "the stand-in gives the handle out again");
+    assert_ne!(turn(pool, first).0, Reason::SameStream);
+    assert_ne!(turn(other, first).0, Reason::SameStream, "on the device beside neither");
+
+    // So is one of the caller's, released to one device before it is destroyed.
+    stream::release(device, StreamId(first)).expect("a release");
+    ok(driver::stream_destroy(first));
+    let second = first;
+    ok(driver::stream_create(&mut first, 1));
+    assert_eq!(first, second, "the stand-in gives the handle out again");
+    assert_ne!(turn(pool, first).0, Reason::SameStream);
+    assert_ne!(turn(other, first).0, Reason::SameStream, "on the device beside neither");
+}
+
 /// 0 and 1 are one stream; each thread's default stream is its own.
 fn default_streams() {
     driver::use_primary(0);
@@ -347,6 +389,7 @@ fn main() {
         "capturing" => capturing(),
         "forked" => forked(),
         "recycled" => recycled(argument == "checked"),
+        "recycled-by-the-library" => recycled_by_the_library(),
         "default-streams" => default_streams(),
         "driver-figures" => driver_figures(),
         other => panic!("no case '{other}'"),
