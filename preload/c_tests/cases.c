@@ -523,6 +523,55 @@ static int capture_per_thread(void)
     return 0;
 }
 
+/* An end of a capture on a stream that it did not begin on is refused, and the capture goes on: until it is ended where it
+   began, and in every later one, what a capture forbids is forbidden. */
+static int capture_ended_elsewhere(void)
+{
+    CUstream s, t;
+    CUevent event;
+    CUgraph graph;
+    CUdeviceptr p;
+    int round;
+    driver_begin();
+    MUST(CALL(cuStreamCreate)(&s, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamCreate)(&t, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemFree)(p));
+    for (round = 0; round < 2; round++) {
+        MUST(CALL(cuStreamBeginCapture)(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        if (!round) {
+            MUST(CALL(cuEventRecord)(event, s));
+            MUST(CALL(cuStreamWaitEvent)(t, event, 0));
+            printf("end elsewhere %d\n", (int)CALL(cuStreamEndCapture)(t, &graph));
+        }
+        printf("alloc %d\n", (int)CALL(cuMemAlloc)(&p, 4096));
+        printf("end %d\n", (int)CALL(cuStreamEndCapture)(s, &graph));
+    }
+    MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemFree)(p));
+    return 0;
+}
+
+/* Contexts one after the other, each with as many allocations as its number. */
+static int contexts_in_turn(void)
+{
+    CUcontext context;
+    CUdeviceptr p;
+    int turn, i;
+    driver_load();
+    MUST(CALL(cuInit)(0));
+    for (turn = 1; turn <= 3; turn++) {
+        MUST(CALL(cuCtxCreate)(&context, 0, 0, 0));
+        for (i = 0; i < turn; i++) {
+            MUST(CALL(cuMemAlloc)(&p, 4096));
+            MUST(CALL(cuMemFree)(p));
+        }
+        MUST(CALL(cuCtxDestroy)(context));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -549,5 +598,7 @@ int main(int argc, char **argv)
     CASE(others)
     CASE(keeps)
     CASE(capture_per_thread)
+    CASE(capture_ended_elsewhere)
+    CASE(contexts_in_turn)
     return 2;
 }

@@ -313,6 +313,28 @@ def a_capture_of_the_threads_stream_ends(program):
     same("blocks of pools", report["served_by_pools"], 2)
 
 
+def a_capture_goes_on_when_it_is_ended_elsewhere(program):
+    plain = run([program, "capture_ended_elsewhere"], preload=False)
+    same("answers", run([program, "capture_ended_elsewhere"], {"SMP_MODE": "pool"}).stdout, plain.stdout)
+
+
+def an_empty_driver_name_is_none(program):
+    """As for every other setting; the program is not taken for the driver."""
+    for name in ("", "/nowhere/libcuda.so.1"):
+        _, report = report_of([program, "keeps"], "pool", SMP_CUDA_LIBRARY=name)
+        same("allocations seen", report["devices"][0]["allocs"], 1)
+
+
+def each_contexts_trace_is_complete(program, replay):
+    """A context that goes completes its trace, and the next one does not write over it."""
+    path = os.path.join(OUT, f"contexts.{os.getpid()}")
+    run([program, "contexts_in_turn"], {"SMP_MODE": "pool", "SMP_TRACE": f"{path}.gz"})
+    for turn, name in ((1, f"{path}.gz"), (2, f"{path}.1.gz"), (3, f"{path}.2.gz")):
+        played = run([replay, "--format", "kv", name], preload=False, driver=False)
+        # An allocation, the wait of its free, and the free.
+        same(name, played.stdout.split()[1], f"events={3 * turn}")
+
+
 def the_pools_figures_are_those_of_the_pool_that_serves(program):
     run([program, "pool_figures"], preload=False)
     run([program, "pool_figures"], {"SMP_MODE": "pool"})
@@ -343,6 +365,9 @@ def smp_run_sets_what_it_is_told(program, runner):
         same("limit in the report", json.load(file)["limit"], 10 << 20)
     same("exit status", run([runner, "sh", "-c", "exit 7"], preload=False, check=False).returncode, 7)
     same("no program", run([runner, "--limit", "1MiB"], preload=False, check=False).returncode, 2)
+    bad = run([runner, "--limit", "10MB", "sh", "-c", "echo ran"], preload=False, check=False)
+    same("a bad setting", (bad.returncode, bad.stdout), (2, ""))
+    same("a bad setting is named", "SMP_LIMIT" in bad.stderr, True)
     same("not found", run([runner, "/nowhere/to/be/found"], preload=False, check=False).returncode, 127)
 
 

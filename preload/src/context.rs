@@ -5,6 +5,7 @@ use crate::driver::{self, Code, Handle, SUCCESS};
 use crate::entry;
 use crate::hook::real;
 use crate::ledger;
+use crate::order;
 use crate::pool;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
@@ -129,6 +130,7 @@ fn gone(context: Handle) {
         return;
     }
     ENDED.fetch_add(1, Relaxed);
+    order::context_gone(context);
     pool::context_gone(context);
     ledger::context_gone(context);
 }

@@ -100,6 +100,8 @@ pub fn library() -> *mut c_void {
         unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
     };
     let named = std::env::var_os("SMP_CUDA_LIBRARY")
+        // Opened by an empty name is the program itself.
+        .filter(|name| !name.is_empty())
         .and_then(|name| std::ffi::CString::new(std::os::unix::ffi::OsStringExt::into_vec(name)).ok());
     let mut found = named.map_or(null_mut(), |name| open(&name));
     if found.is_null() {

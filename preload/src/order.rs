@@ -8,14 +8,39 @@ use crate::hook::real;
 use crate::pool::{self, Place};
 use crate::switch::broken;
 use smp_core::{Act, EventId, StreamId};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Captures begun and not ended.
-static CAPTURES: AtomicI64 = AtomicI64::new(0);
+/// Captures begun and not ended: the stream that each began on, and its context.
+static CAPTURES: Mutex<Vec<(Handle, Handle)>> = Mutex::new(Vec::new());
+/// How many those are.
+static CAPTURING: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether some stream is being captured: then much is illegal that otherwise is not.
 pub fn capturing() -> bool {
-    CAPTURES.load(Relaxed) > 0 && !broken("capture")
+    CAPTURING.load(Relaxed) > 0 && !broken("capture")
+}
+
+fn captures() -> MutexGuard<'static, Vec<(Handle, Handle)>> {
+    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One capture that began on this stream has ended, if one had begun.
+fn capture_over(stream: Handle) {
+    let mut captures = captures();
+    if let Some(at) = captures.iter().position(|&(origin, _)| origin == stream) {
+        captures.swap_remove(at);
+        CAPTURING.store(captures.len(), Relaxed);
+    }
+}
+
+/// What was being captured in a context has ended with it.
+pub fn context_gone(context: Handle) {
+    if CAPTURING.load(Relaxed) > 0 {
+        let mut captures = captures();
+        captures.retain(|&(_, within)| within != context);
+        CAPTURING.store(captures.len(), Relaxed);
+    }
 }
 
 /// Whether this stream is being captured; asked of the driver only while some stream is.
@@ -56,17 +81,25 @@ pub unsafe fn capture_begins(
     e: usize,
     f: usize,
 ) -> Code {
-    // Counted first: a call on another thread must not slip in between.
-    CAPTURES.fetch_add(1, Relaxed);
+    // Of the default streams only a thread's own can be captured.
+    let stream = named(a, true);
+    let context = context::of_stream(stream).map_or(0, |home| home.context);
+    {
+        // Noted first: a call on another thread must not slip in between.
+        let mut captures = captures();
+        captures.push((stream, context));
+        CAPTURING.store(captures.len(), Relaxed);
+    }
     // SAFETY: the caller's promise.
     let code = unsafe { real(a, b, c, d, e, f) };
     if code != SUCCESS {
-        CAPTURES.fetch_sub(1, Relaxed);
+        capture_over(stream);
     }
     code
 }
 
-/// `cuStreamEndCapture` and its twin. A capture that was invalidated ends with an error, but it ends.
+/// `cuStreamEndCapture` and its twin. A capture that was invalidated ends with an error, but it ends; one that may not be
+/// ended here, because it began on another stream or thread, goes on.
 ///
 /// # Safety
 /// As the driver's.
@@ -75,13 +108,17 @@ pub unsafe fn capture_ends<const TWIN: bool>(
     stream: Handle,
     graph: usize,
 ) -> Code {
-    let mut status = 0;
-    // SAFETY: the stream is the program's, the target ours.
-    let was = unsafe { driver::cuStreamIsCapturing(named(stream, TWIN), &mut status) } == SUCCESS && status != 0;
+    let on = named(stream, TWIN);
+    let captured = || {
+        let mut status = 0;
+        // SAFETY: the stream is the program's, the target ours.
+        unsafe { driver::cuStreamIsCapturing(on, &mut status) == SUCCESS && status != 0 }
+    };
+    let was = captured();
     // SAFETY: the program's arguments.
     let code = unsafe { real(stream, graph) };
-    if was {
-        CAPTURES.fetch_sub(1, Relaxed);
+    if was && (code == SUCCESS || !captured()) {
+        capture_over(on);
     }
     code
 }

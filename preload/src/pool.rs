@@ -17,7 +17,7 @@ use smp_core::pool::{self, AllocOptions};
 use smp_core::{AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Preset, Status, StreamId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
 
 /// What the driver aligns to at most where programs rely on it: textures.
@@ -190,8 +190,11 @@ extern "C" fn chunk_release(handle: u64) -> Code {
     let chunk = lock(&CHUNKS).remove(&handle);
     // SAFETY: the core's argument.
     let code = unsafe { real::cuMemRelease(handle) };
-    if let Some(chunk) = chunk {
+    let Some(chunk) = chunk else { return code };
+    if code == SUCCESS || code == DEINITIALIZED {
         drop_page(&chunk);
+    } else {
+        lock(&CHUNKS).insert(handle, chunk);
     }
     code
 }
@@ -295,7 +298,8 @@ fn open(home: Current) -> Result<&'static Place, String> {
     let place: &'static Place = Box::leak(Box::new(place));
     if let Some(name) = &setting::settings().trace {
         place.ordered_pool();
-        let name = numbered(name, places().len());
+        static TRACES: AtomicUsize = AtomicUsize::new(0);
+        let name = numbered(name, TRACES.fetch_add(1, Relaxed));
         match smp_core::trace::start(device, &name, 0) {
             Ok(()) => place.trace.store(true, Relaxed),
             Err(why) => setting::warn(&format!("no trace: {why}")),
@@ -315,13 +319,7 @@ fn numbered(name: &str, index: usize) -> String {
 
 /// Completes the traces, as the process ends.
 pub fn finish_traces() {
-    for place in places() {
-        if place.trace.swap(false, Relaxed)
-            && let Err(why) = smp_core::trace::stop(place.device)
-        {
-            setting::warn(&format!("the trace is not complete: {why}"));
-        }
-    }
+    places().into_iter().for_each(Place::finish_trace);
 }
 
 /// The core must be told of what orders and synchronises.
@@ -343,6 +341,15 @@ impl Place {
                 .inspect_err(|why| setting::warn(&format!("stream-ordered allocations go to the driver: {why}")))
                 .ok()
         })
+    }
+
+    /// Completes the trace, if there is one.
+    fn finish_trace(&self) {
+        if self.trace.swap(false, Relaxed)
+            && let Err(why) = smp_core::trace::stop(self.device)
+        {
+            setting::warn(&format!("the trace is not complete: {why}"));
+        }
     }
 
     /// The core's device.
@@ -745,6 +752,9 @@ pub fn idle(device: i32) -> u64 {
 
 /// The pages of a context have gone with it; its pools are of no use any more, and left as they are.
 pub fn context_gone(context: Handle) {
+    if let Some(place) = known(context) {
+        place.finish_trace();
+    }
     PLACES.write().unwrap_or_else(PoisonError::into_inner).retain(|place| place.home.context != context);
     lock(&WITHOUT).retain(|known| *known != context);
     let mut gone = Vec::new();

@@ -6,6 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+// The library itself cannot be linked to; what a setting may be is said once, in its source.
+#[allow(dead_code, reason = "the library's, of which only the reading is used")]
+#[path = "../setting.rs"]
+mod setting;
+#[path = "../switch.rs"]
+mod switch;
+
 const HELP: &str = "\
 smp-run: runs a CUDA program with a memory pool, a limit and a report under it; the program stays as it is.
 
@@ -147,9 +154,23 @@ fn prepare(run: &Run) -> Result<Command, String> {
     Ok(command)
 }
 
+/// The settings that the program would run with can all be read.
+fn check(run: Run) -> Result<Run, String> {
+    let given =
+        |name: &str| run.variables.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
+    let get =
+        |name: &str| given(name).or_else(|| std::env::var_os(name)).map(|text| text.to_string_lossy().into_owned());
+    setting::Settings::read(get)?;
+    Ok(run)
+}
+
 fn main() -> ExitCode {
     const NOT_RUN: u8 = 127;
-    let run = match read(std::env::args_os().skip(1)) {
+    let asked = read(std::env::args_os().skip(1)).and_then(|asked| match asked {
+        Asked::Run(run) => check(run).map(Asked::Run),
+        text => Ok(text),
+    });
+    let run = match asked {
         Ok(Asked::Text(text)) => {
             print!("{text}");
             return ExitCode::SUCCESS;
@@ -206,6 +227,14 @@ mod tests {
         assert!(run(&["--limits", "1", "app"]).unwrap_err().contains("unknown option --limits"));
         assert!(run(&["--check"]).unwrap_err().contains("no program"));
         assert!(run(&["--check=1", "app"]).unwrap_err().contains("unknown option"));
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_read_keeps_the_program_from_running() {
+        let check = |arguments: &[&str]| check(run(arguments).unwrap());
+        assert!(check(&["--limit", "8GB", "app"]).unwrap_err().starts_with("SMP_LIMIT"));
+        assert!(check(&["--mode", "count", "--trace", "t", "app"]).unwrap_err().contains("SMP_MODE=pool"));
+        assert!(check(&["--limit", "8GB", "--limit", "8GiB", "app"]).is_ok(), "the last one counts");
     }
 
     #[test]
