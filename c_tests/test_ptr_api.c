@@ -104,6 +104,37 @@ static void an_inner_pointer_is_found_up_to_the_last_byte_asked_for(void)
     must(smp_allocation_find(t.device, at(BASE + 1024), &found, &offset));
     CHECK_SAME(found, b);
     CHECK_EQ(offset, 0);
+    a = alloc_on(t.pool, 1000, t.s1);
+    must(smp_allocation_find(t.device, at(address(a) + 999), &found, &offset));
+    CHECK_SAME(found, a);
+    CHECK_EQ(offset, 999);
+    CHECK_STATUS(smp_allocation_find(t.device, at(address(a) + 1000), &found, &offset), SMP_ERROR_INVALID_VALUE);
+    a = alloc_on(t.pool, 0, t.s1);
+    must(smp_allocation_find(t.device, at(address(a)), &found, &offset));
+    CHECK_SAME(found, a);
+    CHECK_STATUS(smp_allocation_find(t.device, at(address(a) + 1), &found, &offset), SMP_ERROR_INVALID_VALUE);
+    scene_end(&t);
+}
+
+/* With an alignment above the device's, a block may begin before its allocation: that address is not the allocation's. */
+static void the_padding_before_an_aligned_allocation_is_not_its_start(void)
+{
+    struct scene t = scene();
+    smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+    smp_allocation_info info = SMP_ALLOCATION_INFO_INIT;
+    smp_allocation a = NULL, found = NULL;
+    uint64_t offset = 0;
+    alloc_on(t.pool, 512, t.s1);
+    desc.size = 512;
+    desc.alignment = 4096;
+    desc.stream = t.s1;
+    must(smp_alloc_async_ex(t.pool, &desc, &a));
+    must(smp_allocation_get_info(a, &info));
+    CHECK(info.block_address < info.address);
+    CHECK_STATUS(smp_allocation_find(t.device, at(info.block_address), &found, &offset), SMP_ERROR_INVALID_VALUE);
+    CHECK_STATUS(smp_free_ptr_async(t.device, at(info.block_address), t.s1), SMP_ERROR_INVALID_VALUE);
+    CHECK_STATUS(smp_free_ptr(t.device, at(info.block_address)), SMP_ERROR_INVALID_VALUE);
+    CHECK_STATUS(smp_free_ptr_async(t.device, at(info.address), t.s1), SMP_SUCCESS);
     scene_end(&t);
 }
 
@@ -160,6 +191,17 @@ static void a_zero_sized_block_has_a_pointer_of_its_own(void)
     CHECK(p != q);
     CHECK_STATUS(smp_free_ptr_async(t.device, p, t.s1), SMP_SUCCESS);
     CHECK_STATUS(smp_free_ptr_async(t.device, q, t.s1), SMP_SUCCESS);
+    scene_end(&t);
+}
+
+static void a_null_pointer_hides_no_wrong_handle(void)
+{
+    struct scene t = scene();
+    CHECK_STATUS(smp_free_ptr_async(t.device, NULL, t.s1), SMP_SUCCESS);
+    CHECK_STATUS(smp_free_ptr_async(NULL, NULL, t.s1), SMP_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(smp_free_ptr_async(t.device, NULL, (smp_stream)(void *)t.pool), SMP_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(smp_free_ptr(t.device, NULL), SMP_SUCCESS);
+    CHECK_STATUS(smp_free_ptr(NULL, NULL), SMP_ERROR_INVALID_HANDLE);
     scene_end(&t);
 }
 
@@ -237,6 +279,8 @@ TEST_MAIN(RUN_ANY_PACE(a_pointer_is_the_model_address_and_frees_the_block)
           RUN_ANY_PACE(a_pointer_to_no_block_is_refused_and_writes_nothing)
           RUN_ANY_PACE(freeing_an_inner_or_foreign_pointer_is_refused_and_changes_nothing)
           RUN_ANY_PACE(a_zero_sized_block_has_a_pointer_of_its_own)
+          RUN_ANY_PACE(the_padding_before_an_aligned_allocation_is_not_its_start)
+          RUN_ANY_PACE(a_null_pointer_hides_no_wrong_handle)
           RUN_ANY_PACE(the_pointer_call_takes_no_null_and_sets_null_on_failure)
           RUN_ANY_PACE(a_pointer_of_another_device_is_not_found_here)
           RUN_ANY_PACE(an_invalid_allocation_has_no_pointer)

@@ -338,7 +338,8 @@ pub unsafe extern "C" fn smp_allocation_get_info(
     })
 }
 
-/// Finds the live allocation that holds an address: of any byte of it, by model address, device pointer or host address.
+/// Finds the live allocation that holds an address: of any byte that was asked for, by model address, device pointer or host
+/// address. What its block is larger by is nobody's; of a zero-sized allocation its own address is found.
 ///
 /// `out`, `offset`: each may be null; `offset` is how many bytes `ptr` lies past the allocation's start.
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED for the device; SMP_ERROR_INVALID_VALUE if no live allocation of
@@ -526,7 +527,8 @@ fn starting_at(device: smp_device, pointer: *mut c_void) -> Result<Option<Alloca
 fn free_ptr(device: smp_device, pointer: *mut c_void, stream: smp_stream) -> Result<()> {
     match starting_at(device, pointer)? {
         Some(allocation) => pool::free_async(allocation, stream.id()),
-        None => Ok(()),
+        // Nor a wrong stream.
+        None => smp_core::stream::info(device.id(), stream.id()).map(drop),
     }
 }
 

@@ -367,12 +367,13 @@ impl Device {
         let follows = self.is_ready_on(allocation, stream)?;
         Ok((self.graph.submit(stream, Sort::Work, Vec::new()), follows))
     }
-    /// The live allocation whose block holds `pointer`, and the offset from the address that was given out.
+    /// The live allocation of whose bytes asked for `pointer` is one (of no bytes: whose address it is), and its offset from
+    /// the address that was given out.
     pub fn find(&self, pointer: u64) -> Answer<(usize, u64)> {
         self.allocations
             .iter()
-            .position(|a| !a.freed && a.block_address <= pointer && pointer - a.block_address < a.block_size)
-            .map(|found| (found, pointer.saturating_sub(self.allocations[found].address)))
+            .position(|a| !a.freed && a.address <= pointer && pointer - a.address < a.requested.max(1))
+            .map(|found| (found, pointer - self.allocations[found].address))
             .ok_or(Failure::InvalidValue)
     }
 

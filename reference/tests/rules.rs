@@ -774,14 +774,15 @@ fn broken_configurations_are_refused() {
 }
 
 #[test]
-fn a_pointer_finds_the_live_block_around_it() {
+fn a_pointer_finds_the_live_allocation_that_asked_for_its_byte() {
     let (mut d, pool) = one(vec![sliced(4096, None)]);
     let (a, ..) = alloc(&mut d, pool, 100, 1);
     let (b, ..) = alloc(&mut d, pool, 1000, 1);
     assert_eq!(d.find(BASE), Ok((a, 0)));
-    assert_eq!(d.find(BASE + 511), Ok((a, 511)));
-    assert_eq!(d.find(BASE + 512 + 1023), Ok((b, 1023)));
-    assert_eq!(d.find(BASE + 512 + 1024), Err(Failure::InvalidValue));
+    assert_eq!(d.find(BASE + 99), Ok((a, 99)));
+    assert_eq!(d.find(BASE + 100), Err(Failure::InvalidValue));
+    assert_eq!(d.find(BASE + 512 + 999), Ok((b, 999)));
+    assert_eq!(d.find(BASE + 512 + 1000), Err(Failure::InvalidValue));
     d.free(a, Some(1)).unwrap();
     assert_eq!(d.find(BASE), Err(Failure::InvalidValue));
 }

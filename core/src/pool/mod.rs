@@ -543,11 +543,12 @@ pub fn is_ready_on(allocation: AllocationId, stream: StreamId) -> Result<Order> 
     })
 }
 
-/// The live allocation whose block holds `pointer` (model address, device or host pointer), and the offset of `pointer`
-/// from the address that was given out (0 also inside the padding before it).
+/// The live allocation of whose bytes asked for `pointer` (model address, device or host pointer) is one, and the offset of
+/// `pointer` from the address that was given out. A block's padding, before and after those bytes, is nobody's; of a
+/// zero-sized allocation the address itself is found.
 ///
 /// # Errors
-/// [`Status::InvalidValue`] if no live block of the device holds it.
+/// [`Status::InvalidValue`] if it is none of a live allocation's.
 pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
     let device = crate::runtime::resolve_device(device)?;
     find_on(&device, pointer)
@@ -558,13 +559,17 @@ pub(crate) fn find_on(device: &state::Device, pointer: u64) -> Result<(Allocatio
         .and_then(|(index, addr)| {
             let b = block(index);
             let generation = b.generation();
-            (b.has(LIVE) && b.addr() <= addr && addr < b.end()).then(|| {
+            let offset = addr.checked_sub(b.address())?;
+            (b.has(LIVE) && offset < b.requested().max(1)).then(|| {
                 let allocation = AllocationId(handle::encode(handle::Kind::Allocation, generation, index));
-                (allocation, addr.saturating_sub(b.address()))
+                (allocation, offset)
             })
         })
         .ok_or_else(|| {
-            Error::new(Status::InvalidValue, format_args!("pointer {pointer:#x} is in no live block of the device"))
+            Error::new(
+                Status::InvalidValue,
+                format_args!("pointer {pointer:#x} is in no live allocation of the device"),
+            )
         })
 }
 
