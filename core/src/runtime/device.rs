@@ -41,7 +41,7 @@ pub fn open_cuda(options: &CudaOptions) -> Result<DeviceId> {
 /// As [`open_cuda`], saying why it was picked.
 pub fn open_cuda_because(options: &CudaOptions, why: &str) -> Result<DeviceId> {
     native::refuse_forked()?;
-    let checked = options.checked || std::env::var_os("SMP_CHECKED").is_some_and(|value| value == "1");
+    let checked = options.checked || checked_by_environment()?;
     let shape = ModelOptions {
         alignment: options.alignment,
         page_granularity: options.page_granularity,
@@ -67,8 +67,20 @@ pub fn open_cuda_because(options: &CudaOptions, why: &str) -> Result<DeviceId> {
     fork::watch();
     let device = open(Source::Cuda(Arc::new(cuda)), shape, checked, options.capture_check, why.to_owned())?;
     native::name(&device, device.order.legacy, native::LEGACY, native::LEGACY, 0);
-    native::enlist(&device);
     Ok(device.id)
+}
+
+/// `SMP_CHECKED`: 0 or 1; an empty one counts as not set.
+fn checked_by_environment() -> Result<bool> {
+    match std::env::var_os("SMP_CHECKED") {
+        None => Ok(false),
+        Some(value) if value.is_empty() || value == "0" => Ok(false),
+        Some(value) if value == "1" => Ok(true),
+        Some(value) => Err(Error::new(
+            Status::InvalidValue,
+            format_args!("the environment variable SMP_CHECKED is \"{}\", which is not 0 or 1", value.display()),
+        )),
+    }
 }
 
 fn open(source: Source, options: ModelOptions, checked: bool, capture_check: bool, why: String) -> Result<Arc<Device>> {
@@ -85,6 +97,8 @@ fn open(source: Source, options: ModelOptions, checked: bool, capture_check: boo
     let id = DeviceId(handle::encode(handle::Kind::Device, place.generation, slot));
     let device = Arc::new(Device::new(id, slot, uid, source, options, order, checked, capture_check, why));
     place.device = Some(device.clone());
+    drop(place);
+    native::enlist(&device);
     Ok(device)
 }
 

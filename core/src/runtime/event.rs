@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
-/// CUDA's events by the driver's handle. A leaf.
+/// CUDA's events by the driver's handle. A leaf: an event may be locked, never the other way round.
 static BY_RAW: RwLock<Option<HashMap<u64, u32>>> = RwLock::new(None);
 
 const KIND: handle::Kind = handle::Kind::Event;
@@ -29,8 +29,8 @@ pub(crate) struct Seen {
 
 /// The device of an event stays known by slot and number; an event does not keep its device open.
 fn lock(id: EventId) -> Result<(u32, MutexGuard<'static, crate::order::EventState>)> {
+    native::refuse_forked()?;
     if native::is_foreign(id.0) && native::any() {
-        native::refuse_forked()?;
         let slot = BY_RAW.read().as_ref().and_then(|known| known.get(&id.0).copied());
         if let Some(slot) = slot {
             let state = EVENTS.at(slot).state.lock();
@@ -94,15 +94,22 @@ fn enrol(device: &Arc<Device>, raw: u64) -> Result<EventId> {
         // An event the caller destroyed without a word may have had this handle.
         let stale = BY_RAW.write().get_or_insert_default().insert(raw, slot);
         if let Some(stale) = stale {
-            retire(stale);
+            retire(stale, raw);
         }
     }
     device.tell(&Told::EventCreate { event: id });
     Ok(id)
 }
 
-fn retire(slot: u32) {
-    let mut state = EVENTS.at(slot).state.lock();
+/// Ends what the slot holds, if it still is that event and no other thread has done so.
+fn retire(slot: u32, raw: u64) {
+    let state = EVENTS.at(slot).state.lock();
+    if state.live && state.raw == raw {
+        retire_locked(slot, state);
+    }
+}
+
+fn retire_locked(slot: u32, mut state: MutexGuard<'static, crate::order::EventState>) {
     state.live = false;
     state.recorded = None;
     state.raw = 0;
@@ -123,17 +130,16 @@ pub fn destroy_by(event: EventId, mut act: Act<'_>) -> Result<()> {
     let device = device_of(event).ok();
     let _serial = device.as_ref().map(|device| device.enter());
     let device = device.as_ref();
-    let (slot, mut state) = lock(event)?;
-    let raw = std::mem::take(&mut state.raw);
-    state.live = false;
-    drop(state);
+    let (slot, state) = lock(event)?;
+    let raw = state.raw;
     if raw != 0
         && let Some(known) = BY_RAW.write().as_mut()
         && known.get(&raw) == Some(&slot)
     {
         known.remove(&raw);
     }
-    retire(slot);
+    // Still locked: of those who find it live, one ends it.
+    retire_locked(slot, state);
     let Some(device) = device else { return Ok(()) };
     device.tell(&Told::EventDestroy { event });
     match device.cuda() {

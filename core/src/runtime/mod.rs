@@ -125,15 +125,10 @@ pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device
     Ok((device, stream))
 }
 
-/// The device a stream was created on: found among the open ones, or through a pool that outlived its device's handle.
+/// The device a stream was created on: found among the open ones, or, where a pool has outlived its device's handle, those.
 fn device_of(stream: StreamRef, uid: u32) -> Option<Arc<Device>> {
-    let (slot, attached) = {
-        let state = STREAMS.at(stream.slot()).state.lock();
-        let attached = state.attach.pools.iter().flatten().next().map(|cache| cache.pool.device.clone());
-        (state.device_slot, attached)
-    };
-    let open = DEVICES.get(slot)?.0.lock().device.clone();
-    open.filter(|device| device.uid == uid).or(attached)
+    let slot = STREAMS.at(stream.slot()).state.lock().device_slot;
+    native::device_by(slot, uid).or_else(|| native::by_number(uid))
 }
 
 /// The handle of a stream, 0 if it has been destroyed (or is the legacy default stream, whose handle that is).
@@ -158,6 +153,7 @@ fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
     if let Some(&stream) = device.per_thread.lock().get(&me) {
         return Ok(stream);
     }
+    native::forget_ended_threads(device, me);
     let (stream, _) = stream::create_on(device, stream::StreamFlags::default())?;
     if device.cuda().is_some() {
         native::name(device, stream, native::key(StreamId(native::PER_THREAD)), native::PER_THREAD, 0);

@@ -15,9 +15,10 @@ use crate::pool::observer::Event;
 use crate::pool::state::{Device, STREAMS};
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Bit of `watch`: the next own call, of any kind, records an event.
 pub(crate) const OWES: u32 = 1;
@@ -75,7 +76,7 @@ impl NativeStream {
     }
 }
 
-/// CUDA devices with anything left, to find a stream's or event's device when a call does not name it.
+/// Devices with anything left, to find a stream's or event's device when a call does not name it.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
 pub(crate) fn enlist(device: &Arc<Device>) {
@@ -84,9 +85,18 @@ pub(crate) fn enlist(device: &Arc<Device>) {
     open.push(Arc::downgrade(device));
 }
 
-/// The open CUDA devices, in the order they were opened.
-fn cuda_devices() -> Vec<Arc<Device>> {
+/// Those devices, in the order they were opened.
+fn devices() -> Vec<Arc<Device>> {
     OPEN.lock().iter().filter_map(Weak::upgrade).collect()
+}
+
+fn cuda_devices() -> impl Iterator<Item = Arc<Device>> {
+    devices().into_iter().filter(|device| device.cuda().is_some())
+}
+
+/// A device by its number, whether its handle is open or not.
+pub(crate) fn by_number(uid: u32) -> Option<Arc<Device>> {
+    devices().into_iter().find(|device| device.uid == uid)
 }
 
 /// Whether some CUDA device has been opened in this process, which no child of it can use.
@@ -122,17 +132,63 @@ pub(crate) fn any_poisoned() -> bool {
 }
 
 /// This thread's number.
+#[inline(always)]
 pub(crate) fn thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
+        // Without a destructor: usable to the last moment of a thread.
         static ME: Cell<u64> = const { Cell::new(0) };
     }
     ME.with(|cell| {
         if cell.get() == 0 {
-            cell.set(NEXT.fetch_add(1, Relaxed));
+            cell.set(begin_thread());
         }
         cell.get()
     })
+}
+
+/// Threads that have a number and have not ended.
+static THREADS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+#[cold]
+fn begin_thread() -> u64 {
+    struct End(Cell<u64>);
+    impl Drop for End {
+        fn drop(&mut self) {
+            // In a forked child whoever held the lock may not be there any more. A thread that is not struck out keeps its
+            // streams.
+            if let Some(mut threads) = THREADS.try_lock_for(Duration::from_millis(10)) {
+                threads.remove(&self.0.get());
+            }
+        }
+    }
+    thread_local! {
+        static END: End = const { End(Cell::new(0)) };
+    }
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Relaxed);
+    // One that is ending already would never be struck out: it counts as ended.
+    if END.try_with(|end| end.0.set(number)).is_ok() {
+        THREADS.lock().insert(number);
+    }
+    number
+}
+
+/// Forgets the default streams of threads that have ended, but for `me`: no call can name them. What they have freed is
+/// there for others once it is observed. An event cannot be recorded on them: this thread's own stream has their name.
+pub(crate) fn forget_ended_threads(device: &Arc<Device>, me: u64) {
+    let known: Vec<(u64, StreamRef)> =
+        device.per_thread.lock().iter().map(|(&thread, &stream)| (thread, stream)).collect();
+    let ended: Vec<(u64, StreamRef)> = {
+        let threads = THREADS.lock();
+        known.into_iter().filter(|(thread, _)| *thread != me && !threads.contains(thread)).collect()
+    };
+    for (thread, stream) in ended {
+        if device.per_thread.lock().remove(&thread).is_some() {
+            stream::mark_end(device, stream);
+            // A call that had the stream's own handle may have been faster.
+            let _ = stream::release_ref(device, stream);
+        }
+    }
 }
 
 /// A stream as a call names it, made unique.
@@ -259,12 +315,12 @@ pub(crate) fn find(raw: u64) -> Option<(Arc<Device>, StreamRef)> {
     if !any() {
         return None;
     }
-    cuda_devices().into_iter().find_map(|device| seen_by(device, raw))
+    cuda_devices().find_map(|device| seen_by(device, raw))
 }
 
 /// The same for every device that has seen it: two of the library's devices may share a context.
 pub(crate) fn find_all(raw: u64) -> Vec<(Arc<Device>, StreamRef)> {
-    cuda_devices().into_iter().filter_map(|device| seen_by(device, raw)).collect()
+    cuda_devices().filter_map(|device| seen_by(device, raw)).collect()
 }
 
 fn seen_by(device: Arc<Device>, raw: u64) -> Option<(Arc<Device>, StreamRef)> {

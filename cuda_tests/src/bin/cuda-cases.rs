@@ -5,7 +5,7 @@
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
 use smp_core::pool::{self, PoolConfig, Preset, Reason};
 use smp_core::stream::{self, StreamFlags};
-use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId};
+use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event};
 use smp_cuda_tests::driver::{self, LAZY, ok};
 
 const MIB: u64 = 1 << 20;
@@ -219,6 +219,9 @@ fn forked() {
     let device = open();
     let pool = pool(device, Preset::Mapped);
     let held = block(pool, StreamId(0));
+    // Of the model too: another thread of the parent may have held any lock.
+    let model = device::open_model(&ModelOptions::default()).expect("a model device");
+    let event = event::create(model).expect("an event");
     // SAFETY: the child only makes calls that must refuse it, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -229,6 +232,9 @@ fn forked() {
             stream::create(device, StreamFlags::default()).map(drop),
             device::synchronize(device),
             device::open_cuda(&CudaOptions::default()).map(drop),
+            event::query(event).map(drop),
+            event::synchronize(event),
+            event::destroy(event),
         ]
         .iter()
         .all(|answer| answer.as_ref().is_err_and(|error| error.status == Status::Forked));

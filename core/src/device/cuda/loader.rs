@@ -7,6 +7,7 @@ use super::ffi::{Code, Driver};
 use crate::error::{Error, Result, Status};
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The oldest driver that can be used: 11.0, which has everything that is required.
@@ -107,11 +108,11 @@ fn lacking(library: &str, name: &str, find: impl Fn(&str, &str, i32) -> *mut c_v
 }
 
 fn open() -> Result<Loaded> {
-    let library = match std::env::var("SMP_CUDA_LIBRARY") {
-        Ok(path) if !path.is_empty() => path,
-        _ => "libcuda.so.1".to_owned(),
-    };
-    let name = CString::new(library.as_str()).map_err(|_| unsupported("SMP_CUDA_LIBRARY holds a NUL"))?;
+    // A path need not be UTF-8.
+    let path = std::env::var_os("SMP_CUDA_LIBRARY").filter(|path| !path.is_empty());
+    let path = path.unwrap_or_else(|| "libcuda.so.1".into());
+    let library = path.to_string_lossy().into_owned();
+    let name = CString::new(path.into_vec()).map_err(|_| unsupported("SMP_CUDA_LIBRARY holds a NUL"))?;
     // SAFETY: a NUL-terminated name. The library stays open for the life of the process.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
