@@ -1490,7 +1490,8 @@ void *smp_allocation_ptr(smp_allocation allocation);
 smp_status smp_allocation_get_info(smp_allocation allocation, smp_allocation_info *out);
 
 /**
- * Finds the live allocation that holds an address: of any byte of it, by model address, device pointer or host address.
+ * Finds the live allocation that holds an address: of any byte that was asked for, by model address, device pointer or host
+ * address. What its block is larger by is nobody's; of a zero-sized allocation its own address is found.
  *
  * `out`, `offset`: each may be null; `offset` is how many bytes `ptr` lies past the allocation's start.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED for the device; SMP_ERROR_INVALID_VALUE if no live allocation of
@@ -1632,7 +1633,7 @@ smp_status smp_set_log_callback(uint32_t level,
  *
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream. `last_seq`: may be null; the
  * stream's last sequence number after it. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE,
- * SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if the stream's sequence numbers do not reach that far.
+ * SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if `count` is 0 or above 2^32.
  */
 smp_status smp_model_stream_submit(smp_device device,
                                    smp_stream stream,
@@ -1660,8 +1661,8 @@ smp_status smp_model_stream_advance_ptsz(smp_device device, smp_stream stream, u
 /**
  * Sets how many bytes of pages the device can give out; pages given out already stay.
  *
- * `bytes`: SMP_NONE: unlimited. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED;
- * SMP_ERROR_INVALID_VALUE if it is more than the host backing has.
+ * `bytes`: SMP_NONE: unlimited; with host backing it is the host that may then refuse a page.
+ * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED.
  */
 smp_status smp_model_set_capacity(smp_device device, uint64_t bytes);
 
@@ -1941,7 +1942,8 @@ smp_status smp_stream_wait_event_ptsz(smp_device device, smp_stream stream, smp_
  *
  * `size`: bytes; 0 gives null. Returns null if there is no memory, or no CUDA device of that number; PyTorch reports it.
  * The first call for a device opens its primary context and a pool of SMP_POOLS (else the sub-slices preset); live blocks
- * stay within SMP_LIMIT. Any thread may call it.
+ * stay within SMP_LIMIT. If one of the two cannot be read there is no memory, and standard error says why. Any thread may
+ * call it.
  */
 void *smp_torch_alloc(int64_t size,
                  int device,

@@ -10,7 +10,7 @@ use smp_core::{Result, device, stream};
 ///
 /// `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream. `last_seq`: may be null; the
 /// stream's last sequence number after it. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE,
-/// SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if the stream's sequence numbers do not reach that far.
+/// SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if `count` is 0 or above 2^32.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smp_model_stream_submit(
     device: smp_device,
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn smp_model_stream_advance_ptsz(
 
 /// Sets how many bytes of pages the device can give out; pages given out already stay.
 ///
-/// `bytes`: SMP_NONE: unlimited. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED;
-/// SMP_ERROR_INVALID_VALUE if it is more than the host backing has.
+/// `bytes`: SMP_NONE: unlimited; with host backing it is the host that may then refuse a page.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_NOT_SUPPORTED.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_model_set_capacity(device: smp_device, bytes: u64) -> smp_status {
     call(|| device::set_capacity(device.id(), bytes))

@@ -3,9 +3,9 @@
 
 use crate::handle::smp_stream;
 use smp_core::pool;
-use smp_core::{AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Preset, StreamId};
+use smp_core::{AllocationId, DeviceId, PoolConfig, PoolId, Preset, StreamId};
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// One CUDA device's pool, with the share of memory that it may reserve.
 #[derive(Clone, Copy)]
@@ -27,31 +27,47 @@ fn state() -> std::sync::MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Bytes from a text such as 8GiB; what cannot be read is no limit, and is said once.
-fn limit_from_environment() -> Option<u64> {
-    let text = std::env::var("SMP_LIMIT").ok().filter(|text| !text.is_empty())?;
-    // The language of pool specifications knows sizes.
-    match pool::spec::parse(&format!("cuda(max_pool_size={text})")).map(|config| config.entries) {
-        Ok(entries) => match entries[..] {
-            [MemoryPoolConfig::Cuda { max_pool_size }] => max_pool_size,
-            _ => None,
-        },
-        Err(why) => {
-            eprintln!("smp: SMP_LIMIT: {why}; no limit is set");
-            None
-        }
-    }
+/// What the environment asks for.
+struct Settings {
+    /// `SMP_LIMIT`, `u64::MAX` if not set.
+    limit: u64,
+    /// `SMP_POOLS`, else the preset *sub-slices*.
+    pools: PoolConfig,
 }
 
-fn config() -> PoolConfig {
-    let ladder = || PoolConfig::preset(Preset::SubSlices);
-    match std::env::var("SMP_POOLS").ok().filter(|text| !text.is_empty()) {
-        Some(text) => pool::spec::parse(&text).unwrap_or_else(|why| {
-            eprintln!("smp: SMP_POOLS: {why}; the default pool is used");
-            ladder()
-        }),
-        None => ladder(),
-    }
+/// The settings, read once. What cannot be read is said once, and then there is no memory: a program must not run without
+/// the limit that was asked for.
+fn settings() -> Option<&'static Settings> {
+    static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+    let get = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty());
+    let read = || -> Result<Settings, String> {
+        let limit = match get("SMP_LIMIT") {
+            Some(text) => text.to_str().and_then(bytes).ok_or_else(|| {
+                format!("SMP_LIMIT: {text:?} is not a size above 0: bytes, or a number with KiB, MiB, GiB or TiB")
+            })?,
+            None => u64::MAX,
+        };
+        let pools = match get("SMP_POOLS") {
+            Some(text) => pool::spec::parse(&text.to_string_lossy()).map_err(|why| format!("SMP_POOLS: {why}"))?,
+            None => PoolConfig::preset(Preset::SubSlices),
+        };
+        Ok(Settings { limit, pools })
+    };
+    SETTINGS.get_or_init(|| read().inspect_err(|why| eprintln!("smp: {why}; nothing is allocated")).ok()).as_ref()
+}
+
+/// Bytes above 0 from a text such as 8GiB.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim_start() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
 }
 
 fn home(ordinal: c_int) -> Option<Home> {
@@ -61,9 +77,17 @@ fn home(ordinal: c_int) -> Option<Home> {
     }
     let opened = u32::try_from(ordinal).ok().and_then(|number| {
         let options = smp_core::device::CudaOptions { ordinal: number, ..Default::default() };
+        let pools = &settings()?.pools;
         let device = smp_core::device::open_cuda(&options).inspect_err(|why| eprintln!("smp: {why}")).ok()?;
-        let pool = pool::create(device, &config()).inspect_err(|why| eprintln!("smp: {why}")).ok()?;
-        Some(Home { ordinal, device, pool })
+        match pool::create(device, pools) {
+            Ok(pool) => Some(Home { ordinal, device, pool }),
+            Err(why) => {
+                eprintln!("smp: {why}");
+                // Asked again, it is opened again.
+                let _ = smp_core::device::close(device);
+                None
+            }
+        }
     })?;
     state.homes.push(opened);
     Some(opened)
@@ -72,8 +96,7 @@ fn home(ordinal: c_int) -> Option<Home> {
 /// What live blocks of a device may use: `SMP_LIMIT`, or the fraction that was set of the device's memory, whichever is
 /// less. `u64::MAX`: all there is.
 fn cap(home: &Home) -> u64 {
-    static LIMIT: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
-    let limit = LIMIT.get_or_init(limit_from_environment).unwrap_or(u64::MAX);
+    let limit = settings().map_or(0, |settings| settings.limit);
     let fraction =
         state().fractions.iter().rev().find(|(ordinal, _)| *ordinal == home.ordinal).map(|(_, share)| *share);
     let share = fraction.map_or(u64::MAX, |share| {
@@ -87,29 +110,35 @@ fn cap(home: &Home) -> u64 {
 ///
 /// `size`: bytes; 0 gives null. Returns null if there is no memory, or no CUDA device of that number; PyTorch reports it.
 /// The first call for a device opens its primary context and a pool of SMP_POOLS (else the sub-slices preset); live blocks
-/// stay within SMP_LIMIT. Any thread may call it.
+/// stay within SMP_LIMIT. If one of the two cannot be read there is no memory, and standard error says why. Any thread may
+/// call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_torch_alloc(size: i64, device: c_int, stream: smp_stream) -> *mut c_void {
     guarded(|| {
         let size = u64::try_from(size).ok().filter(|size| *size > 0)?;
         let home = home(device)?;
-        let within = |home: &Home| {
-            let reserved = pool::get_attribute(home.pool, 5).unwrap_or(0);
-            let used = pool::get_attribute(home.pool, 7).unwrap_or(0);
-            let cap = cap(home);
-            // The cap is on what is used; pages beyond it go back where they can.
-            if used.saturating_add(size) > cap {
-                return false;
-            }
-            if reserved.saturating_add(size) > cap {
-                let _ = pool::trim_to(home.pool, 0);
-            }
-            true
-        };
-        if !within(&home) {
+        let stream = StreamId(stream.addr() as u64);
+        let cap = cap(&home);
+        if cap == u64::MAX {
+            return Some(pool::pointer(pool::alloc_async(home.pool, size, stream).ok()?));
+        }
+        // The cap is on what is used; pages beyond it go back where they can.
+        let used = || pool::get_attribute(home.pool, 7).unwrap_or(u64::MAX);
+        // One at a time, so that two that only fit alone do not both come.
+        static CAPPED: Mutex<()> = Mutex::new(());
+        let _one = CAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if used().saturating_add(size) > cap {
             return None;
         }
-        let block = pool::alloc_async(home.pool, size, StreamId(stream.addr() as u64)).ok()?;
+        if pool::get_attribute(home.pool, 5).unwrap_or(0).saturating_add(size) > cap {
+            let _ = pool::trim_to(home.pool, 0);
+        }
+        let block = pool::alloc_async(home.pool, size, stream).ok()?;
+        if used() > cap {
+            // What the block was rounded up to does not fit.
+            let _ = pool::free_async(block, stream);
+            return None;
+        }
         Some(pool::pointer(block))
     })
     .map_or(std::ptr::null_mut(), |at| at as *mut c_void)

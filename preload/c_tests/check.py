@@ -410,6 +410,10 @@ def torch_allocator(program, library):
     over = run([program, library], {"SMP_LIMIT": "4MiB"}, preload=False, check=False)
     if "p = alloc(8 << 20, 0, s)" not in over.stderr:
         fail(f"8 MiB came within a limit of 4 MiB: {over.stderr!r}")
+    for name, value in (("SMP_LIMIT", "4MB"), ("SMP_LIMIT", "0"), ("SMP_LIMIT", "4MiB); direct("), ("SMP_POOLS", "sliced(")):
+        bad = run([program, library], {name: value}, preload=False, check=False)
+        if f"smp: {name}: " not in bad.stderr or "p = alloc(1000, 0, s)" not in bad.stderr:
+            fail(f"{name}={value} was taken for none: {bad.stderr!r}")
     same("output", run([program, library], {"SMP_MODE": "pool"}).stdout, "ok\n")
 
 
