@@ -2,7 +2,7 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags, pass,
+    Block, GENERATION_LIMIT, HOST, INDEXED, LIVE, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags, pass,
 };
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
@@ -100,7 +100,7 @@ fn quick(
 ///
 /// # Errors
 /// Those of [`alloc_async`].
-#[inline(never)]
+#[inline(always)]
 pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
     if !native::is_plain(stream) {
         drop(missed);
@@ -165,21 +165,132 @@ fn fast(
 ) -> Option<AllocationId> {
     let state = &mut *guard;
     let pool_slot = handle::slot(pool.0);
-    let cache = state.attach.pools.get_mut(pool_slot as usize)?.as_mut()?;
-    if state.handle != key
-        || cache.id != pool
-        || !cache.pool.is_open()
-        || size > MAX_PAGE
-        || rules::off(rules::SAME_STREAM)
-        || !(state.is_ready_for(key) || admit(state, pool_slot))
-    {
+    if state.attach.pools.get(pool_slot as usize)?.as_ref()?.id != pool || size > MAX_PAGE {
+        return None;
+    }
+    if !state.is_ready_for(key) && !admit_key(state, pool_slot, key) {
         return None;
     }
     let me = state.me;
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    if !(cache.quick || cache.pool.is_open()) || rules::off(rules::SAME_STREAM) {
+        return None;
+    }
     let mask = cache.unit - 1;
     let need = (size.max(1) + mask) & !mask;
+    if cache.quick && size <= cache.entries.first.bound {
+        let (index, b) = own_carved(cache, need, me, stock)?;
+        let first = &mut cache.entries.first;
+        first.room.bytes -= need;
+        cache.room.bytes -= need;
+        first.requested += size as i64;
+        first.counts.reuse[Reason::SameStream as usize] += 1;
+        let allocs = &cache.share.allocs;
+        allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+        let generation = b.generation() + 1;
+        let allocation = handle::encode(handle::Kind::Allocation, generation, index);
+        b.set_generation(generation);
+        b.set_requested(size);
+        b.set_size_flags(need, LIVE | INDEXED);
+        b.set_pass(pass(allocation, pool_slot, 0));
+        let seq = state.push_one(record);
+        b.set_seq(seq);
+        if !state.waiters.is_empty() {
+            settle_after(guard, pool_slot);
+        }
+        return Some(AllocationId(allocation));
+    }
+    fast_in_any(pool_slot, size, need, record, guard)
+}
+
+/// [`admit`], with the stream being the one that the call names with `key`.
+#[cold]
+#[inline(never)]
+fn admit_key(state: &mut StreamState, pool_slot: u32, key: u64) -> bool {
+    state.handle == key && admit(state, pool_slot)
+}
+
+/// The stream's own block of a pool's first entry, which carves, has no list of empty pages, and keeps no block that is not
+/// ready: as [`own_block`].
+#[inline(always)]
+fn own_carved(cache: &mut PoolCache, need: u64, me: StreamRef, stock: &mut Stock) -> Option<(u32, &'static Block)> {
+    debug_assert!(!cache.entries.first.recent.waits());
+    if cache.entries.first.recent.is_ready() {
+        if cache.entries.first.recent.bytes() == need {
+            // Its record can have no other handle, or the size is 0.
+            return own_recent(cache, need);
+        }
+        merge_ready(cache, me, stock);
+    }
+    let bins = cache.entries.first.bins.as_mut()?;
+    let (index, b, lifted) = bins.lift_best(need)?;
+    let first = &mut cache.entries.first;
+    if (b.generation() >= GENERATION_LIMIT || first.room.bytes < need || cache.room.bytes < need)
+        && !make_ready(cache, b, me, need)
+    {
+        if let Some(bins) = cache.entries.first.bins.as_mut() {
+            bins.put(lifted, index, b);
+        }
+        return None;
+    }
+    let first = &mut cache.entries.first;
+    let bins = first.bins.as_mut()?;
+    match cut(index, b, need, stock) {
+        Ok(Some((rest, r))) => {
+            bins.put(lifted, rest, r);
+            first.counts.splits += 1;
+        }
+        Ok(None) => bins.put_nothing(lifted),
+        Err(()) => {
+            bins.put(lifted, index, b);
+            return None;
+        }
+    }
+    note_start(index, b);
+    Some((index, b))
+}
+
+#[inline(never)]
+fn merge_ready(cache: &mut PoolCache, me: StreamRef, stock: &mut Stock) {
+    cache.merge_ready(me, stock);
+}
+
+/// The ready block of exactly `need` bytes, if it can be had.
+#[cold]
+#[inline(never)]
+fn own_recent(cache: &mut PoolCache, need: u64) -> Option<(u32, &'static Block)> {
+    if block(cache.entries.first.recent.index()).generation() >= GENERATION_LIMIT {
+        return None;
+    }
+    // It was room for its own bytes.
+    cache.take_recent(0).filter(|&(_, bytes)| bytes == need).map(|(index, _)| (index, block(index)))
+}
+
+/// Whether a record can have another handle, with room made for its bytes.
+#[cold]
+#[inline(never)]
+fn make_ready(cache: &mut PoolCache, b: &Block, me: StreamRef, bytes: u64) -> bool {
+    let PoolCache { pool, room, entries, .. } = cache;
+    let own_room = &mut entries.first.room;
+    b.generation() < GENERATION_LIMIT
+        && (own_room.bytes >= bytes || widen(pool, 0, own_room, me.slot(), bytes))
+        && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
+}
+
+/// The hot path where the first entry is not all there is to look at.
+#[inline(never)]
+fn fast_in_any(
+    pool_slot: u32,
+    size: u64,
+    need: u64,
+    record: &'static Stream<Caches>,
+    mut guard: StreamGuard,
+) -> Option<AllocationId> {
+    let state = &mut *guard;
+    let me = state.me;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let e = cache.entries.accepting(size)?;
     let (index, b, bytes) = own_block(cache, e, need, me, stock)?;
     let cached = &mut cache.entries[e];
@@ -259,18 +370,23 @@ fn own_block(
         return Some((index, block(index), need));
     }
     let bins = cached.bins.as_mut()?;
-    let (index, b) = bins.take_best(need, ready)?;
+    let (index, b, lifted) = bins.lift_best(need)?;
+    if !ready(b) {
+        bins.put(lifted, index, b);
+        return None;
+    }
     if !carves {
+        bins.put_nothing(lifted);
         return Some((index, b, b.size()));
     }
     match cut(index, b, need, stock) {
         Ok(Some((rest, r))) => {
-            bins.insert_record(rest, r);
+            bins.put(lifted, rest, r);
             cached.counts.splits += 1;
         }
-        Ok(None) => {}
+        Ok(None) => bins.put_nothing(lifted),
         Err(()) => {
-            bins.insert(index);
+            bins.put(lifted, index, b);
             return None;
         }
     }

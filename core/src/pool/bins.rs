@@ -23,6 +23,14 @@ pub(crate) struct Bins {
     pub(crate) bytes: u64,
 }
 
+/// A block that was taken out, with the class that still names it.
+#[must_use]
+pub(crate) struct Lifted(Option<u32>);
+
+impl Lifted {
+    pub(crate) const NOTHING: Lifted = Lifted(None);
+}
+
 /// What a search accepts besides the size.
 #[derive(Clone, Copy)]
 pub(crate) enum Upto {
@@ -146,7 +154,7 @@ const DEPTH: usize = 32;
 /// Takes `node` from under `root`. Minima on the path are worked out again only where the leaver was the minimum.
 #[inline(never)]
 fn remove(root: u32, node: u32, n: &Block) -> u32 {
-    let (at_key, seq) = (key_of(n), n.seq());
+    let at_key = key_of(n);
     let mut path = [NIL; DEPTH];
     let mut depth = 0;
     let mut at = root;
@@ -163,14 +171,19 @@ fn remove(root: u32, node: u32, n: &Block) -> u32 {
         to_left = at_key < key_of(b);
         at = if to_left { left } else { right };
     }
+    unlink(root, n, &path[..depth], to_left)
+}
+
+/// Takes `n` out, the child of the last of `path` on the side that `to_left` says: the new root.
+#[inline(always)]
+fn unlink(root: u32, n: &Block, path: &[u32], to_left: bool) -> u32 {
     let (left, right) = n.children();
     let rest = join(left, right);
-    if depth == 0 {
-        return rest;
-    }
-    set_child(block(path[depth - 1]), to_left, rest);
+    let Some(&parent) = path.last() else { return rest };
+    set_child(block(parent), to_left, rest);
+    let seq = n.seq();
     if seq != 0 {
-        for &at in path[..depth].iter().rev() {
+        for &at in path.iter().rev() {
             if block(at).min_seq() != seq {
                 break;
             }
@@ -178,6 +191,38 @@ fn remove(root: u32, node: u32, n: &Block) -> u32 {
         }
     }
     root
+}
+
+/// Takes the smallest block of at least `size`, among equals the lowest, from under `root`, which has more than one.
+#[inline(never)]
+fn take_from(root: &mut u32, size: u64) -> Option<u32> {
+    let mut path = [NIL; DEPTH];
+    let (mut at, mut depth) = (*root, 0);
+    // The best so far: its node, how deep it lies, and on which side of its parent.
+    let (mut found, mut found_depth, mut found_left) = (NIL, 0, false);
+    let mut to_left = false;
+    while at != NIL {
+        if depth == DEPTH {
+            let node = lower_bound(*root, (size, 0));
+            *root = if node == NIL { *root } else { remove_deep(*root, node) };
+            return (node != NIL).then_some(node);
+        }
+        let b = block(at);
+        let (left, right) = b.children();
+        path[depth] = at;
+        let fits = b.size() >= size;
+        if fits {
+            (found, found_depth, found_left) = (at, depth, to_left);
+        }
+        depth += 1;
+        to_left = fits;
+        at = if fits { left } else { right };
+    }
+    if found == NIL {
+        return None;
+    }
+    *root = unlink(*root, block(found), &path[..found_depth], found_left);
+    Some(found)
 }
 
 fn remove_deep(root: u32, node: u32) -> u32 {
@@ -325,6 +370,58 @@ impl Bins {
         self.insert_record(node, b);
     }
 
+    /// Takes a block out of which another is about to be made, for [`Bins::put`]: if it was alone in its class, the class still
+    /// names it, for the other may well take its place.
+    #[inline(always)]
+    pub(crate) fn lift(&mut self, node: u32, b: &Block) -> Lifted {
+        let size = b.size();
+        let c = self.class(size);
+        self.bytes -= size;
+        let root = self.roots[c];
+        if root == node && b.is_leaf() {
+            return Lifted(Some(c as u32));
+        }
+        self.count -= 1;
+        // With two blocks or more there, one stays.
+        self.roots[c] = remove(root, node, b);
+        Lifted(None)
+    }
+
+    /// Puts a block in where another was lifted.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, lifted: Lifted, node: u32, b: &Block) {
+        let size = b.size();
+        let c = self.class(size);
+        self.bytes += size;
+        b.set_children(NIL, NIL);
+        b.set_min_seq(b.seq());
+        match lifted.0 {
+            Some(from) if from as usize == c => {
+                self.roots[c] = node;
+                return;
+            }
+            Some(from) => self.empty_class(from as usize % CLASSES),
+            None => self.count += 1,
+        }
+        let root = self.roots[c];
+        if root == NIL {
+            self.roots[c] = node;
+            self.words[c / 64] |= 1 << (c % 64);
+            self.summary |= 1 << (c / 64);
+        } else {
+            self.roots[c] = insert(root, node, b);
+        }
+    }
+
+    /// Nothing takes the place of what was lifted.
+    #[inline(always)]
+    pub(crate) fn put_nothing(&mut self, lifted: Lifted) {
+        if let Some(from) = lifted.0 {
+            self.count -= 1;
+            self.empty_class(from as usize % CLASSES);
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn remove(&mut self, node: u32) {
         self.remove_record(node, block(node));
@@ -386,13 +483,9 @@ impl Bins {
         NIL
     }
 
-    /// Takes out [`Bins::best`] of all, if `permit` lets it: (index, record).
+    /// Lifts [`Bins::best`] of all: (index, record, what was lifted).
     #[inline(always)]
-    pub(crate) fn take_best(
-        &mut self,
-        size: u64,
-        permit: impl FnOnce(&'static Block) -> bool,
-    ) -> Option<(u32, &'static Block)> {
+    pub(crate) fn lift_best(&mut self, size: u64) -> Option<(u32, &'static Block, Lifted)> {
         let mut c = self.class(size);
         loop {
             c = self.next_class(c)?;
@@ -400,27 +493,14 @@ impl Bins {
             let b = block(root);
             if b.is_leaf() {
                 if b.size() >= size {
-                    if !permit(b) {
-                        return None;
-                    }
-                    self.count -= 1;
                     self.bytes -= b.size();
-                    self.empty_class(c);
-                    return Some((root, b));
+                    return Some((root, b, Lifted(Some(c as u32))));
                 }
-            } else {
-                let node = first_from(root, (size, 0), Upto::Any);
-                if node != NIL {
-                    let b = block(node);
-                    if !permit(b) {
-                        return None;
-                    }
-                    self.count -= 1;
-                    self.bytes -= b.size();
-                    // With two blocks or more there, one stays.
-                    self.roots[c] = remove(root, node, b);
-                    return Some((node, b));
-                }
+            } else if let Some(node) = take_from(&mut self.roots[c], size) {
+                let b = block(node);
+                self.count -= 1;
+                self.bytes -= b.size();
+                return Some((node, b, Lifted(None)));
             }
             c += 1;
         }

@@ -26,8 +26,8 @@ pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
     free_quick(allocation, stream).or_else(|missed| free_missed(missed, allocation, stream))
 }
 
-/// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes its *ready* recent block where
-/// there is none. Else the call goes on with [`free_missed`].
+/// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes its *ready* recent block, for
+/// which there is no merging to do yet but that of the one before. Else the call goes on with [`free_missed`].
 #[inline(always)]
 pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), Missed> {
     let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(Missed::UNLOCKED) };
@@ -88,15 +88,31 @@ fn quick(
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
         && cache.quick
-        && let first = &mut cache.entries.first
-        && !first.recent.is_ready()
     {
+        let first = &mut cache.entries.first;
         first.requested -= b.requested() as i64;
-        first.recent.keep_ready(b, allocation.0, b.rest());
-        b.set_seq(state.push_next(record));
+        if !first.recent.is_ready() {
+            first.recent.keep_ready(b, allocation.0, b.rest());
+            b.set_seq(state.push_next(record));
+        } else {
+            b.set_seq(state.push_next(record));
+            replace_recent(guard, pool_slot, allocation, b);
+        }
         return Ok(());
     }
     Err(Missed::at(guard))
+}
+
+/// The rest of a quick free where there is a ready block already, which is merged.
+#[inline(never)]
+fn replace_recent(mut guard: StreamGuard, pool_slot: u32, allocation: AllocationId, b: &'static Block) {
+    let state = &mut *guard;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    if let Some(Some(cache)) = pools.get_mut(pool_slot as usize) {
+        // While the freed one still is a live block, which nothing merges with.
+        cache.merge_ready(state.me, stock);
+        cache.entries.first.recent.keep_ready(b, allocation.0, b.rest());
+    }
 }
 
 /// Both ways on a stream's record.

@@ -80,6 +80,12 @@ impl Recent {
         std::mem::take(&mut self.waits).then(|| (self.index(), self.bytes))
     }
 
+    /// Takes the ready block to merge it: the record, its index, and its bytes.
+    #[inline(always)]
+    pub(crate) fn take_to_merge(&mut self) -> Option<(&'static Block, u32, u64)> {
+        Some((self.ready.take()?, self.index(), self.bytes))
+    }
+
     /// A ready block is not ready any more: how many bytes are to be counted as room.
     #[inline(always)]
     pub(crate) fn uncover(&mut self) -> Option<u64> {

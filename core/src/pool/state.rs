@@ -6,7 +6,7 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
-use super::bins::Bins;
+use super::bins::{Bins, Lifted};
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
@@ -270,9 +270,19 @@ impl PoolCache {
     fn merge_recent(&mut self, entry: usize, me: StreamRef, stock: &mut Stock) {
         if let Some((index, _)) = self.take_recent(entry) {
             let unit_log2 = self.unit.trailing_zeros();
-            let cached = &mut self.entries[entry];
-            let bins = cached.bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
-            cached.counts.merges += insert_merged(index, block(index), me, bins, None, stock);
+            self.entries[entry].merge(unit_log2, index, block(index), me, stock);
+        }
+    }
+
+    /// Merges the ready block, if there is one, and lets the next be ready.
+    #[inline(always)]
+    pub(crate) fn merge_ready(&mut self, me: StreamRef, stock: &mut Stock) {
+        let first = &mut self.entries.first;
+        if let Some((b, index, bytes)) = first.recent.take_to_merge() {
+            first.counts.frees += 1;
+            first.room.bytes += bytes;
+            self.room.bytes += bytes;
+            first.merge(self.unit.trailing_zeros(), index, b, me, stock);
         }
     }
 
@@ -1247,6 +1257,61 @@ impl EntryCache {
     }
 }
 
+impl EntryCache {
+    /// Puts a block of the stream's own into the bins, merged.
+    #[inline(always)]
+    fn merge(&mut self, unit_log2: u32, index: u32, b: &'static Block, me: StreamRef, stock: &mut Stock) {
+        let bins = match &mut self.bins {
+            Some(bins) => bins,
+            None => self.make_bins(unit_log2),
+        };
+        self.counts.merges += insert_merged_own(index, b, me, bins, stock);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_bins(&mut self, unit_log2: u32) -> &mut Bins {
+        self.bins.insert(Box::new(Bins::new(unit_log2)))
+    }
+}
+
+/// The neighbours of a free block that it merges with: right, left.
+#[inline(always)]
+fn mergeable(b: &Block, domain: StreamRef) -> (Option<(u32, &'static Block)>, Option<(u32, &'static Block)>) {
+    debug_assert!(b.stream() == domain && b.has(FREE));
+    // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
+    let right = (b.next() != NIL).then(|| (b.next(), block(b.next())));
+    let right = right.filter(|(_, n)| n.stream() == domain && n.has(FREE));
+    debug_assert!(right.is_none_or(|(_, n)| n.addr() == b.end() && n.page() == b.page()));
+    let left = (b.prev() != NIL).then(|| (b.prev(), block(b.prev())));
+    let left = left.filter(|(_, p)| p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page());
+    (right, left)
+}
+
+/// [`insert_merged`] of a stream's own block.
+#[inline(always)]
+fn insert_merged_own(mut index: u32, mut b: &'static Block, me: StreamRef, bins: &mut Bins, stock: &mut Stock) -> u64 {
+    let (right, left) = mergeable(b, me);
+    let mut lifted = Lifted::NOTHING;
+    let mut merges = 0;
+    if let Some((next, n)) = right {
+        lifted = bins.lift(next, n);
+        absorb(index, b, next, n, stock);
+        merges += 1;
+    }
+    if let Some((prev, p)) = left {
+        if merges > 0 {
+            bins.put_nothing(lifted);
+        }
+        lifted = bins.lift(prev, p);
+        absorb(prev, p, index, b, stock);
+        (index, b) = (prev, p);
+        merges += 1;
+    }
+    bins.put(lifted, index, b);
+    merges
+}
+
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
 /// Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE and whether it is UNUSED.
 /// None of the neighbours is a recent block of the domain. All under the domain's lock. Returns how often it merged.
@@ -1259,28 +1324,18 @@ pub(crate) fn insert_merged(
     mut unused: Option<&mut Bins>,
     stock: &mut Stock,
 ) -> u64 {
+    let (right, left) = mergeable(b, domain);
     let mut merges = 0;
-    debug_assert!(b.stream() == domain && b.has(FREE));
-    // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
-    let next = b.next();
-    if next != NIL {
-        let n = block(next);
-        if n.stream() == domain && n.has(FREE) {
-            debug_assert!(n.addr() == b.end() && n.page() == b.page());
-            take_out(next, n, bins, unused.as_deref_mut());
-            absorb(index, b, next, n, stock);
-            merges += 1;
-        }
+    if let Some((next, n)) = right {
+        take_out(next, n, bins, unused.as_deref_mut());
+        absorb(index, b, next, n, stock);
+        merges += 1;
     }
-    let prev = b.prev();
-    if prev != NIL {
-        let p = block(prev);
-        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
-            take_out(prev, p, bins, unused.as_deref_mut());
-            absorb(prev, p, index, b, stock);
-            (index, b) = (prev, p);
-            merges += 1;
-        }
+    if let Some((prev, p)) = left {
+        take_out(prev, p, bins, unused.as_deref_mut());
+        absorb(prev, p, index, b, stock);
+        (index, b) = (prev, p);
+        merges += 1;
     }
     match unused {
         Some(unused) if b.has(UNUSED) => unused.insert_record(index, b),
