@@ -64,8 +64,8 @@ fn blocks_lie_one_after_the_other_whatever_their_size_and_share_chunks() {
     let b = bench();
     let [x, y, z] = [512, 10_000, 512].map(|size| b.alloc(size, b.s));
     assert_eq!((b.at(x), b.at(y), b.at(z)), (0, 512, 512 + 10_240));
-    // 11,264 bytes lie in three chunks; a thirteenth unit of slack (1/12 of used) is less than a chunk.
-    assert_eq!((b.chunks(), b.stats().ranges), (3, 1));
+    // Eight chunks beyond what is used may be held: as many as then fit were asked for with the first, all at once.
+    assert_eq!((b.chunks(), b.stats().ranges, b.stats().device_calls), (8, 1, 2));
     assert_eq!(b.stats().used, 11_264);
 }
 
@@ -75,78 +75,120 @@ fn a_request_larger_than_a_range_gets_a_range_of_its_own_size() {
     let small = b.alloc(4096, b.s);
     let large = b.alloc(3 * CHUNK, b.s);
     assert_eq!((b.at(small), b.at(large)), (0, 8192));
-    assert_eq!((b.stats().ranges, b.chunks()), (2, 4));
+    // The first range's second chunk came with its first; no more follow there, and none after large.
+    assert_eq!((b.stats().ranges, b.chunks()), (2, 5));
 }
 
-/// Three blocks of three chunks; the middle one is freed. Nine chunks are held, six are live.
-fn with_a_hole(b: &Bench) -> [AllocationId; 3] {
-    let blocks = [0; 3].map(|_| b.alloc(3 * CHUNK, b.s));
-    assert_eq!(b.chunks(), 9, "a twelfth of nine chunks is no whole one: nothing beyond");
+/// Three blocks of so many chunks; the middle one is freed. Eight more chunks are held at the end, or what a cap allows.
+fn with_a_hole(b: &Bench, chunks: u64) {
+    let blocks = [0; 3].map(|_| b.alloc(chunks * CHUNK, b.s));
     b.free(blocks[1], b.s);
-    blocks
 }
 
 #[test]
 fn idle_chunks_are_moved_before_the_device_is_asked_for_more() {
     let b = bench();
-    with_a_hole(&b);
-    let wide = b.alloc(4 * CHUNK, b.s);
-    // Ten live chunks are a new high, of which a twelfth may be held beyond: 10. Of four missing ones three are idle.
-    assert_eq!(b.at(wide), 9 * CHUNK);
-    assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 10));
-    assert_eq!(b.stats().used, 10 * CHUNK);
+    with_a_hole(&b, 12);
+    assert_eq!((b.chunks(), b.stats().used), (3 * 12 + 8, 2 * 12 * CHUNK));
+    let wide = b.alloc(16 * CHUNK, b.s);
+    // 40 live chunks are a new high, eight may be held beyond: 48. Of eight missing ones four are moved, four asked for.
+    assert_eq!(b.at(wide), 36 * CHUNK);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (4, 48));
+    assert_eq!(b.stats().used, 40 * CHUNK);
     // Some of it is new, which counts as observed; some the stream's own.
     assert_eq!(b.reason(wide), Reason::Observed);
-    // In all: the range, four times asked, three moves. Nothing was waited for.
+    // In all: the range, four times asked, four moves. Nothing was waited for.
     let stats = b.stats();
-    assert_eq!((stats.device_calls, stats.host_syncs, stats.internal_waits), (1 + 4 + 3, 0, 0));
+    assert_eq!((stats.device_calls, stats.host_syncs, stats.internal_waits), (1 + 4 + 4, 0, 0));
 }
 
 #[test]
 fn the_device_is_asked_while_little_more_than_the_most_ever_used_is_held() {
     let b = bench();
-    with_a_hole(&b);
-    // 33 + 6 live chunks are the most ever used, of which a twelfth may be held beyond: 42. Nine are held, so all
-    // the 33 missing ones may be asked for, and nothing is moved.
-    b.alloc(33 * CHUNK, b.s);
-    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 42));
+    with_a_hole(&b, 12);
+    // 104 + 24 live chunks are the most ever used; three 32nds of that, 12, may be held beyond: 140. 44 are held, eight of
+    // them at the end, so all the 96 missing ones may be asked for, and nothing is moved.
+    b.alloc(104 * CHUNK, b.s);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 140));
+}
+
+#[test]
+fn what_may_be_held_beyond_grows_with_what_is_used_from_8_to_24_chunks_and_then_as_a_64th() {
+    for (used, held) in [(1, 9), (85, 85 + 8), (96, 96 + 9), (256, 256 + 24), (1024, 1024 + 24), (2048, 2048 + 32)] {
+        let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");
+        b.alloc(used * CHUNK, b.s);
+        assert_eq!((b.chunks(), b.stats().device_calls), (held, 2), "{used} chunks used");
+    }
+    // Of large chunks less than eight: 16 MiB, and three times that.
+    for (mib, held) in [(32, 1), (64, 2), (512, 17), (2048, 65)] {
+        let b = bench_on(lazy_4k(), "mapped(range_size=8GiB, chunk_size=32MiB)");
+        b.alloc(mib << 20, b.s);
+        assert_eq!(b.stats().pages, held, "{mib} MiB used");
+    }
+}
+
+#[test]
+fn beyond_what_may_be_held_a_256th_of_what_is_used_is_asked_for_at_once() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");
+    b.alloc(1024 * CHUNK, b.s);
+    let blocks = [0; 24].map(|_| b.alloc(CHUNK, b.s));
+    assert_eq!((b.chunks(), b.stats().used), (1048, 1048 * CHUNK));
+    // Free, but of t's blocks none can be made: t is not ordered after s.
+    for block in blocks {
+        b.free(block, b.s);
+    }
+    b.alloc(CHUNK, b.t);
+    // 1049 would be the most used: 1048 / 256 is four chunks.
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 24, 0));
+    b.alloc(24 * CHUNK, b.t);
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 24 + 4, 0));
+}
+
+#[test]
+fn chunks_that_a_synchronise_would_give_back_are_not_asked_for_beyond_the_block() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB); release_threshold(20KiB)");
+    b.alloc(3 * CHUNK, b.s);
+    assert_eq!(b.chunks(), 5);
+    b.alloc(4 * CHUNK, b.s);
+    assert_eq!(b.chunks(), 7);
 }
 
 #[test]
 fn an_address_that_a_chunk_left_is_not_used_again_before_its_points_are_observed() {
     let b = bench();
-    with_a_hole(&b);
-    b.alloc(4 * CHUNK, b.s);
-    // The hole is empty, but work submitted before the free may still use it: the end of the range it is.
+    with_a_hole(&b, 12);
+    // Four chunks leave the hole; the other eight are used again.
+    b.alloc(16 * CHUNK, b.s);
+    let rest = b.alloc(8 * CHUNK, b.s);
+    assert_eq!((b.at(rest), b.chunks(), b.stats().chunk_moves), (16 * CHUNK, 48, 4));
+    // Nothing is mapped at four places, but work submitted before the free may still use them: the end of the range it is.
     let after = b.alloc(2 * CHUNK, b.s);
-    assert_eq!(b.at(after), 13 * CHUNK);
+    assert_eq!((b.at(after), b.chunks()), (52 * CHUNK, 58));
     b.free(after, b.s);
     b.sync(b.s);
-    // Twelve chunks were the most used, so 13 are held: after's two and one more.
-    let whole = b.alloc(3 * CHUNK, b.s);
-    assert_eq!((b.at(whole), b.chunks()), (13 * CHUNK, 13));
-    // Between two places with two missing chunks the smaller hole is taken: the one that was left.
-    let again = b.alloc(2 * CHUNK, b.s);
-    assert_eq!(b.at(again), 3 * CHUNK);
+    let whole = b.alloc(10 * CHUNK, b.s);
+    assert_eq!((b.at(whole), b.chunks()), (52 * CHUNK, 58));
+    // Between two holes with four missing chunks the smaller one is taken: the one that was left. Nothing beyond it.
+    let again = b.alloc(4 * CHUNK, b.s);
+    assert_eq!((b.at(again), b.chunks()), (12 * CHUNK, 62));
 }
 
 #[test]
 fn chunks_of_another_stream_stay_until_its_frees_precede() {
     let b = bench();
-    with_a_hole(&b);
+    with_a_hole(&b, 12);
     // t is not ordered after s: nothing of the hole is t's to take.
-    let wide = b.alloc(4 * CHUNK, b.t);
-    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 13));
+    let wide = b.alloc(16 * CHUNK, b.t);
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 52));
     assert_eq!(b.reason(wide), Reason::Fresh);
     b.free(wide, b.t);
     b.sync(b.t);
-    // Ordered by an event: policy 1. Fourteen chunks are the most used now, so 15 may be held, 13 are; four of eight
-    // places have one.
+    // Ordered by an event: policy 1. 44 chunks are the most used now, so 52 may be held, and are; 16 of 20 places have one.
     let e = event::create(b.device).unwrap();
     event::record(b.device, e, b.s).unwrap();
     stream::wait_event(b.device, b.t, e).unwrap();
-    let wider = b.alloc(8 * CHUNK, b.t);
-    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (9 * CHUNK, 2, 15));
+    let wider = b.alloc(20 * CHUNK, b.t);
+    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (36 * CHUNK, 4, 52));
     assert_eq!(b.reason(wider), Reason::Event);
 }
 
@@ -177,7 +219,7 @@ fn what_a_block_leaves_of_a_moved_chunk_keeps_the_free_points_of_that_chunk() {
 #[test]
 fn beyond_the_cap_the_allocation_fails_with_no_block_changed() {
     let b = bench_on(lazy_4k(), "mapped(range_size=1MiB, chunk_size=4KiB, max_pool_size=43KiB)");
-    with_a_hole(&b);
+    with_a_hole(&b, 3);
     // Ten chunks at most: the cap counts whole ones, and can be reached.
     let wide = b.alloc(4 * CHUNK, b.s);
     assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 10));
@@ -192,17 +234,25 @@ fn beyond_the_cap_the_allocation_fails_with_no_block_changed() {
 #[test]
 fn a_device_that_refuses_makes_the_entry_move_what_it_can() {
     let b = bench();
-    with_a_hole(&b);
-    let large = b.alloc(36 * CHUNK, b.s);
-    b.free(large, b.s);
-    assert_eq!((b.stats().chunk_moves, b.chunks()), (0, 45));
-    // Two places beyond large's have no chunk; 44 used allow 47 held, so the device is asked first.
+    with_a_hole(&b, 12);
+    // Eight places have no chunk. 48 may be held, 44 are: the device is asked for four.
     device::refuse_pages(b.device, 0, 1).unwrap();
-    let larger = b.alloc(38 * CHUNK, b.s);
-    assert_eq!(b.at(larger), 9 * CHUNK);
+    let wide = b.alloc(16 * CHUNK, b.s);
+    assert_eq!(b.at(wide), 36 * CHUNK);
     let stats = b.stats();
-    assert_eq!((stats.page_refusals, stats.chunk_moves, b.chunks()), (1, 2, 45));
-    assert_eq!(b.reason(larger), Reason::SameStream);
+    assert_eq!((stats.page_refusals, stats.chunk_moves, b.chunks()), (1, 8, 44));
+    assert_eq!(b.reason(wide), Reason::Observed);
+}
+
+#[test]
+fn a_device_that_refuses_is_asked_once_more_for_no_more_than_is_missing() {
+    let b = bench_on(ModelOptions { capacity: 4 * CHUNK, ..lazy_4k() }, "mapped(range_size=1MiB, chunk_size=4KiB)");
+    let three = b.alloc(3 * CHUNK, b.s);
+    let stats = b.stats();
+    assert_eq!((b.at(three), stats.page_refusals, b.chunks()), (0, 1, 3));
+    // Eight more of four are refused again; one is there.
+    let one = b.alloc(CHUNK, b.s);
+    assert_eq!((b.at(one), b.stats().page_refusals, b.chunks()), (3 * CHUNK, 2, 4));
 }
 
 #[test]
@@ -218,9 +268,11 @@ fn a_refusal_with_nothing_to_move_is_out_of_memory() {
 fn idle_chunks_that_have_executed_go_back_from_the_highest_address() {
     let b = bench();
     let [low, middle, high] = [0; 3].map(|_| b.alloc(3 * CHUNK, b.s));
+    assert_eq!(b.chunks(), 11);
     b.free(low, b.s);
     b.free(high, b.s);
     pool::trim_to(b.pool, 0).unwrap();
+    // The two beyond were never used.
     assert_eq!(b.chunks(), 9, "lazy: nothing has executed");
     stream::advance(b.device, b.s, 10).unwrap();
     pool::trim_to(b.pool, 5 * CHUNK).unwrap();
@@ -233,7 +285,7 @@ fn idle_chunks_that_have_executed_go_back_from_the_highest_address() {
     b.free(middle, b.s);
     b.sync(b.s);
     pool::trim_to(b.pool, 0).unwrap();
-    assert_eq!((b.chunks(), b.stats().pages, b.stats().page_frees), (0, 0, 9));
+    assert_eq!((b.chunks(), b.stats().pages, b.stats().page_frees), (0, 0, 11));
     pool::check_invariants(b.pool).unwrap();
 }
 
@@ -264,6 +316,7 @@ fn a_chunk_unused_for_a_whole_period_goes_back_at_the_next_slow_path() {
     let y = b.alloc(512, b.s);
     b.free(x, b.s);
     b.sync(b.s);
+    // Seven that came with x were not used since. Its own:
     assert_eq!(b.chunks(), 5, "no allocation since");
     // One chunk of x is used again and freed: its age begins anew. The other three were idle for two allocations.
     let one = b.alloc(CHUNK, b.s);
@@ -304,15 +357,15 @@ fn a_destroyed_pool_gives_its_chunks_back_with_its_last_block() {
 #[test]
 fn host_ordered_blocks_use_only_chunks_whose_frees_are_observed() {
     let b = bench();
-    with_a_hole(&b);
-    let host = pool::alloc(b.pool, 4 * CHUNK, &Default::default()).unwrap();
+    with_a_hole(&b, 12);
+    let host = pool::alloc(b.pool, 16 * CHUNK, &Default::default()).unwrap();
     pool::check_invariants(b.pool).unwrap();
     assert_eq!((b.stats().chunk_moves, b.reason(host)), (0, Reason::Fresh));
     pool::free(host).unwrap();
     b.sync(b.s);
-    // Twelve used allow 13 held, which are: two come from the hole.
-    let host = pool::alloc(b.pool, 6 * CHUNK, &Default::default()).unwrap();
-    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (9 * CHUNK, 2, Reason::Observed));
+    // 44 used allow 52 held, which are: four come from the hole.
+    let host = pool::alloc(b.pool, 20 * CHUNK, &Default::default()).unwrap();
+    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (36 * CHUNK, 4, Reason::Observed));
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn a_range_that_the_driver_refuses_is_asked_for_just_large_enough() {
 fn of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole() {
     let name = "of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole";
     in_modes(&["eager"], name, "cuMemCreate:3:2", |_| {
-        let (calls, b) = a_pool("mapped()");
+        let (calls, b) = a_pool("mapped(max_pool_size=6MiB)");
         assert_eq!(pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap_err().status, Status::OutOfMemory);
         let stats = pool::stats(b.pool).unwrap();
         assert_eq!((stats.reserved, stats.live, stats.page_refusals), (0, 0, 1));
@@ -294,10 +294,24 @@ fn of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fai
 }
 
 #[test]
+fn where_the_driver_refuses_chunks_beyond_the_block_the_block_gets_its_own() {
+    let name = "where_the_driver_refuses_chunks_beyond_the_block_the_block_gets_its_own";
+    in_modes(&["eager"], name, "cuMemCreate:5:2", |_| {
+        let (calls, b) = a_pool("mapped()");
+        pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap();
+        let stats = pool::stats(b.pool).unwrap();
+        // Of eleven the fifth is refused, and the four before it go.
+        assert_eq!((stats.page_refusals, stats.page_allocs, stats.reserved), (1, 3, 6 << 20));
+        assert_eq!(b.before - calls.free_bytes(), 6 << 20);
+        pool::check_invariants(b.pool).unwrap();
+    });
+}
+
+#[test]
 fn a_place_that_the_driver_does_not_map_is_tried_again_after_all_that_is_free_went_back() {
     let name = "a_place_that_the_driver_does_not_map_is_tried_again_after_all_that_is_free_went_back";
     in_modes(&["eager"], name, "cuMemMap:2:2", |_| {
-        let (calls, b) = a_pool("mapped()");
+        let (calls, b) = a_pool("mapped(max_pool_size=6MiB)");
         let block = pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap();
         pool::check_invariants(b.pool).unwrap();
         // Three chunks came, could not all be mapped, went, and came again.

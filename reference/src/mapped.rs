@@ -194,7 +194,11 @@ impl Device {
         let shelf = &self.pools[pool].shelves[entry];
         let held = shelf.page_count();
         let used = shelf.counted.used_high.max(shelf.used() + request.need);
-        let budget = (used + (used / 64).max((used / 12).min(32 * MIB))) / chunk;
+        let few = (8 * chunk).min(16 * MIB);
+        let slack = (used / 64).max((3 * used / 32).max(few).min(3 * few));
+        let budget = (used + slack) / chunk;
+        let threshold = self.pools[pool].config.release_threshold;
+        let reserved = self.pools[pool].reserved();
         let idle = self.idle(request, entry, chunk, &to);
         let mut least = false;
         let mut refused_at = None;
@@ -213,8 +217,8 @@ impl Device {
                     page.address(place + 1, chunk) <= page.end()
                         && page.at_place(place, chunk).all(|block| block.state == State::Vacant)
                 };
-                while grow + extra < 16 * MIB / chunk
-                    && held + grow + extra < cap
+                while held + grow + extra < cap
+                    && reserved.saturating_add((grow + extra + 1) * chunk) <= threshold
                     && (held + grow + extra < budget || grow + extra < used / 256 / chunk)
                     && vacant(to.touched.1 + extra)
                 {

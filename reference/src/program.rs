@@ -494,12 +494,13 @@ impl Plan {
     }
 
     fn mapped(&mut self) -> Entry {
-        let sizes = if self.large { [64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 4096, 12 * KIB] };
+        let sizes = if self.large { [64 * KIB, 64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 512, 4096, 12 * KIB] };
         let chunk_size = self.dice.pick(&sizes);
         Entry::Mapped {
             range_size: chunk_size * self.dice.pick(&[1, 3, 6, 40, 400]),
             chunk_size,
-            max_pool_size: self.dice.pick(&[None, None, None, Some(64 * KIB), Some(24 * KIB + 1), Some(MIB)]),
+            // (A cap makes an entry of few chunks move some: without one it may hold eight more than it uses.)
+            max_pool_size: self.dice.pick(&[None, None, Some(12 * chunk_size), Some(20 * chunk_size), Some(64 * KIB)]),
             dealloc_period: if self.dice.chance(20) { Some(self.dice.below(12)) } else { None },
         }
     }
@@ -538,7 +539,7 @@ impl Plan {
             }]
         } else if self.dice.chance(3) {
             vec![self.broken_entry()]
-        } else if self.dice.chance(20) {
+        } else if self.dice.chance(30) {
             vec![self.mapped()]
         } else {
             let mut entries: Vec<Entry> = (0..1 + self.dice.below(3)).map(|_| self.entry()).collect();

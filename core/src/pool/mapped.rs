@@ -26,17 +26,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The device is asked for at least so many bytes of chunks at a time, as far as [`slack`] allows, or a 256th of what was
-/// used at most.
-const QUANTUM: u64 = 16 << 20;
-
 /// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
 const MOST_CHUNKS: u64 = 1 << 20;
 
-/// Bytes an entry may hold beyond its high-water mark of `used` before it moves chunks instead of asking for more: each
-/// move costs calls to the device, and a little room saves most of them.
-fn slack(used: u64) -> u64 {
-    (used / 64).max((used / 12).min(32 << 20))
+/// Bytes an entry with chunks of this size may hold beyond its high-water mark of `used` before it moves chunks instead of
+/// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
+/// there at once.
+fn slack(used: u64, size: u64) -> u64 {
+    let least = size.saturating_mul(8).min(16 << 20);
+    (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least))
 }
 
 /// What a Mapped entry has reserved and mapped; under the slow lock.
@@ -353,7 +351,7 @@ impl Request<'_> {
             let missing = plan.missing.len() as u64;
             let held = shared.entries[e].mapped.mapped;
             let used = slow.used(&mut shared, pool, e).saturating_add(self.need).max(tally.used_high.load(Relaxed));
-            let budget = used.saturating_add(slack(used)) / size;
+            let budget = used.saturating_add(slack(used, size)) / size;
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
@@ -368,7 +366,10 @@ impl Request<'_> {
             } else {
                 let beyond = vacant_after(&shared, e, &plan, size);
                 let room = budget.saturating_sub(held + grow).max((used / 256 / size).saturating_sub(grow));
-                (QUANTUM / size).saturating_sub(grow).min(room).min(cap - (held + grow)).min(beyond)
+                let spare = shared.entries[e].mapped.spare.len() as u64;
+                let others = pool.tally.reserved.load(Relaxed).saturating_sub(spare * size);
+                let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
+                room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond)
             };
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
