@@ -1275,9 +1275,12 @@ impl EntryCache {
     }
 }
 
+/// A block beside another: its index and its record.
+type Neighbour = (u32, &'static Block);
+
 /// The neighbours of a free block that it merges with: right, left.
 #[inline(always)]
-fn mergeable(b: &Block, domain: StreamRef) -> (Option<(u32, &'static Block)>, Option<(u32, &'static Block)>) {
+fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbour>) {
     debug_assert!(b.stream() == domain && b.has(FREE));
     // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
     let right = (b.next() != NIL).then(|| (b.next(), block(b.next())));
