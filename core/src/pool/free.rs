@@ -264,6 +264,7 @@ pub(crate) fn lock_live(slow: &mut Slow<'_>, allocation: AllocationId) -> Result
 
 /// The pool of a live allocation, without locks; to be checked again under them.
 pub(crate) fn pool_of(allocation: AllocationId) -> Result<Arc<Pool>> {
+    native::refuse_forked()?;
     let named = named(allocation)?;
     named.judge_live()?;
     let pool = POOLS.by_slot(page(named.record.page()).pool.load(Relaxed));

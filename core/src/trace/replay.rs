@@ -672,7 +672,11 @@ fn version_2(
         context_events: header.context_events,
         ..ModelOptions::default()
     };
-    let mut stage = Stage::new(&model).map_err(|error| at(Status::TraceSyntax, &name, 2, error))?;
+    let mut stage = Stage::new(&model).map_err(|error| match error.status {
+        Status::InvalidValue => at(Status::TraceSyntax, &name, 2, error),
+        // Not the trace's fault.
+        _ => error,
+    })?;
     let shift = header.base.wrapping_sub(FIRST_ADDRESS);
     let (device, inner) = (stage.device, stage.inner.clone());
     let checker = verify.then(|| {
