@@ -18,12 +18,11 @@ packages=(numpy cuda-bindings cuda-core 'numba-cuda[cu13]' filecheck psutil cffi
 
 need_rust
 need python3=python3
-python3 -c 'import ensurepip, venv' 2>/dev/null || need /no/python3-venv=python3-venv
 mkdir -p "$tree/driver" "$tree/run"
-if [ ! -e "$tree/installed" ] || [ "$(cat "$tree/installed")" != "${packages[*]}" ]; then
-    [ -x "$tree/venv/bin/pip" ] || python3 -m venv "$tree/venv"
-    "$tree/venv/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
-    echo "${packages[*]}" >"$tree/installed"
+asked=$(printf '%s\n' "${packages[@]}"; cat scripts/constraints.txt)
+if [ ! -e "$tree/installed" ] || [ "$(cat "$tree/installed")" != "$asked" ]; then
+    wheels "$tree/venv" "${packages[@]}"
+    printf '%s\n' "$asked" >"$tree/installed"
 fi
 "$tree/venv/bin/pip" list --disable-pip-version-check 2>/dev/null | grep -E '^(cuda-bindings|cuda-core|numba-cuda|numpy) '
 
@@ -40,7 +39,7 @@ run() { # run PROGRAM MODE SEED
     # -I: nothing of the caller's Python comes in; the folder is one where imports find nothing by accident.
     if (cd "$tree/run" && LD_LIBRARY_PATH="$tree/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
         SIMCUDA_MODE=$2 SIMCUDA_SEED=$3 \
-        timeout 600 "${wrapper[@]}" "$tree/venv/bin/python" -I "$root/scripts/clients/$1.py") >"$log" 2>&1 </dev/null
+        timeout 1800 "${wrapper[@]}" "$tree/venv/bin/python" -I "$root/scripts/clients/$1.py") >"$log" 2>&1 </dev/null
     then
         say "ok"
         if [ "$1" = numba_tests ]; then sed 's/^/    /' "$log"; fi

@@ -13,12 +13,10 @@ tree=${TREE:-$root/build/preload}
 venv=$root/build/venv
 need_rust
 need gcc=gcc g++=g++ cmake=cmake make=make python3=python3 readelf=binutils
-python3 -c 'import ensurepip, venv' 2>/dev/null || need /no/python3-venv=python3-venv
 
 # NVIDIA's headers, compiler and static runtime, CUB and RMM come in wheels; nothing of them is shipped.
 packages=(nvidia-cuda-runtime nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-cccl librmm-cu13 rapids-logger)
-if [ ! -x "$venv/bin/pip" ]; then python3 -m venv "$venv"; fi
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}"
+wheels "$venv" --no-deps "${packages[@]}"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cuda=$(find "$site/nvidia" -name cuda.h -print -quit)
 [ -n "$cuda" ] || die "the nvidia-cuda-runtime wheel brought no cuda.h"

@@ -43,8 +43,7 @@ stage_gpu_check() {
 stage_header() {
     # NVIDIA's cuda.h comes in a wheel of a few megabytes; nothing of it is run or shipped.
     local cuda
-    if [ ! -x "$build/venv/bin/pip" ]; then python3 -m venv "$build/venv"; fi
-    "$build/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps nvidia-cuda-runtime
+    wheels "$build/venv" --no-deps nvidia-cuda-runtime
     cuda=$(find "$build/venv" -name cuda.h -print -quit)
     [ -n "$cuda" ] || { echo "the nvidia-cuda-runtime wheel brought no cuda.h"; return 1; }
     c_tests/header/matrix.sh "$build/header" "$build/release/lib" "$(dirname "$cuda")"
@@ -146,8 +145,7 @@ for tool in fmt clippy; do
 done
 need gcc=gcc g++=g++ cmake=cmake make=make pkg-config=pkg-config valgrind=valgrind \
     /usr/include/valgrind/callgrind.h=valgrind python3=python3 objdump=binutils
-# Debian's python3 comes without what a virtual environment needs; the file named is never there.
-python3 -c 'import ensurepip, venv' 2>/dev/null || need /no/python3-venv=python3-venv
+need_venv
 mkdir -p "$build/logs"
 
 passed=0 begun=$SECONDS

@@ -1,6 +1,8 @@
 //! The access checker at its edges: pointers of every kind, sizes that overflow, bad handles, what an observer sees, what
 //! is kept and for how long, and many threads at once. The verdicts on whole programs are in `access_programs.rs`.
 
+mod spent;
+
 use smp_core::device::{self, ModelOptions};
 use smp_core::pool::access::{self, AccessKind, Outcome, Verdict};
 use smp_core::pool::observer::{Event, Observer};
@@ -9,6 +11,7 @@ use smp_core::stream::{self, StreamFlags};
 use smp_core::{
     AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Preset, Status, StreamId, StreamOrderId, event,
 };
+use spent::Spent;
 use std::sync::{Arc, Mutex};
 
 /// First model address.
@@ -189,7 +192,7 @@ fn ten_thousand_ranges_of_one_block_are_noted_without_quadratic_cost() {
     let device = lazy();
     let (pool, s, t) = (sliced(device), stream(device), stream(device));
     pool::alloc_async(pool, MIB, s).unwrap();
-    let begin = std::time::Instant::now();
+    let begin = Spent::now();
     for k in 0..50_000 {
         assert_eq!(write(device, BASE + 16 * k, 8, s).outcome, Outcome::Ordered);
     }
@@ -199,7 +202,7 @@ fn ten_thousand_ranges_of_one_block_are_noted_without_quadratic_cost() {
     for k in 0..50_000 {
         assert_eq!(write(device, BASE + 16 * k + 7, 2, t).outcome, Outcome::Ordered);
     }
-    assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
 
 #[test]

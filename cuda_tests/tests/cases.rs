@@ -7,7 +7,7 @@ use common::{library, program, succeeds};
 const CASES: &str = env!("CARGO_BIN_EXE_cuda-cases");
 
 fn case(arguments: &[&str], environment: &[(&str, &str)]) -> String {
-    let mut command = program(CASES, arguments, 120);
+    let mut command = program(CASES, arguments, 600);
     command.envs(environment.iter().copied());
     let found = succeeds(command);
     assert!(found.ends_with("ok\n"), "{found}");

@@ -11,7 +11,7 @@ const FAULTS: &str = env!("CARGO_BIN_EXE_cuda-faults");
 
 #[test]
 fn each_entry_point_can_fail_at_any_use_and_leaves_figures_locks_and_the_next_call_right() {
-    let counted = succeeds(program(FAULTS, &["--count"], 120));
+    let counted = succeeds(program(FAULTS, &["--count"], 600));
     let mut cases: Vec<(String, u64, u32)> = Vec::new();
     for line in counted.lines() {
         let (symbol, uses) = line.split_once(' ').unwrap();
@@ -31,7 +31,7 @@ fn each_entry_point_can_fail_at_any_use_and_leaves_figures_locks_and_the_next_ca
             scope.spawn(|| {
                 while let Some((symbol, from, error)) = cases.get(next.fetch_add(1, Relaxed)) {
                     let (from, error) = (from.to_string(), error.to_string());
-                    let output = program(FAULTS, &[symbol, &from, &error], 120).output().unwrap();
+                    let output = program(FAULTS, &[symbol, &from, &error], 600).output().unwrap();
                     let found = text(&output);
                     let fired = output.status.success() && found.contains(" injected 1 fired 1 ");
                     let what = format!("{symbol}, use {from}, error {error}: {}\n{found}", output.status);

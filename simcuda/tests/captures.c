@@ -424,7 +424,7 @@ static int ended(volatile int *end, int expected)
 {
     struct timespec pause = {0, 10000000};
     int turn;
-    for (turn = 0; turn < (expected ? 500 : 5) && !*end; turn++) nanosleep(&pause, NULL);
+    for (turn = 0; turn < (expected ? 12000 : 5) && !*end; turn++) nanosleep(&pause, NULL);
     return *end;
 }
 

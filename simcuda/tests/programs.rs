@@ -43,7 +43,7 @@ fn run_where(name: &str, settings: &[(&str, &str)], wanted: impl Fn(&str) -> boo
     for case in &cases {
         for (mode, seed) in [("eager", "0"), ("lazy", "0"), ("adversarial", "1"), ("adversarial", "2")] {
             let mut command = Command::new("timeout");
-            command.arg("60").arg(&program).arg(case).env("LD_LIBRARY_PATH", &folder).current_dir(&folder);
+            command.arg("600").arg(&program).arg(case).env("LD_LIBRARY_PATH", &folder).current_dir(&folder);
             command.env("SIMCUDA_MODE", mode).env("SIMCUDA_SEED", seed).envs(settings.iter().copied());
             let run = command.output().unwrap();
             let text = String::from_utf8_lossy(&run.stdout).into_owned();

@@ -105,7 +105,7 @@ impl Scene {
             }
             let _ = done.send(());
         });
-        wait.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}: another thread's call hangs"));
+        wait.recv_timeout(Duration::from_secs(200)).unwrap_or_else(|_| panic!("{what}: another thread's call hangs"));
     }
 
     fn sound(&self, what: &str) {
