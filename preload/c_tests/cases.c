@@ -573,6 +573,27 @@ static int contexts_in_turn(void)
     return 0;
 }
 
+/* Contexts one after the other that take their memory along, plain and stream-ordered: what there is is there for each. */
+static int contexts_with_memory(void)
+{
+    CUcontext context;
+    CUdeviceptr p[4];
+    size_t available, total;
+    int turn, i;
+    driver_load();
+    MUST(CALL(cuInit)(0));
+    for (turn = 0; turn < 8; turn++) {
+        MUST(CALL(cuCtxCreate)(&context, 0, 0, 0));
+        for (i = 0; i < 4; i++) MUST(CALL(cuMemAlloc)(&p[i], 1 << 20));
+        MUST(CALL(cuMemsetD8)(p[3], (unsigned char)turn, 1 << 20));
+        MUST(CALL(cuMemFree)(p[2]));
+        MUST(CALL(cuMemGetInfo)(&available, &total));
+        printf("%zu of %zu\n", available, total);
+        MUST(CALL(cuCtxDestroy)(context));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -601,5 +622,6 @@ int main(int argc, char **argv)
     CASE(capture_per_thread)
     CASE(capture_ended_elsewhere)
     CASE(contexts_in_turn)
+    CASE(contexts_with_memory)
     return 2;
 }

@@ -7,6 +7,7 @@ SMP_TEST_DRIVER and SMP_TEST_OUT. Exits with 0 if all is as it must be, else say
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -238,6 +239,15 @@ def memory_goes_with_its_context(program, mode):
     same("bytes left", report["devices"][0]["current"], 300)
 
 
+def each_context_finds_the_memory_that_the_last_one_left(program):
+    """Whatever pools are made of, pages or mapped memory, they go with their context."""
+    for pools in ("", "mapped(range_size=256MiB)", "direct()"):
+        settings = {"SMP_MODE": "pool", "SMP_POOLS": pools, "SMP_LIMIT": "20MiB"}
+        lines = run([program, "contexts_with_memory"], settings).stdout.splitlines()
+        same(f"turns with {pools}", len(lines), 8)
+        same(f"what there is with {pools}", set(lines), {lines[0]})
+
+
 def nothing_is_left_rather_than_less(program, mode):
     """What is charged may pass the limit by the padding of rows: then 0 bytes are free."""
     result = run([program, "padded"], {"SMP_MODE": mode, "SMP_LIMIT": "400000"})
@@ -369,6 +379,18 @@ def smp_run_sets_what_it_is_told(program, runner):
     same("a bad setting", (bad.returncode, bad.stdout), (2, ""))
     same("a bad setting is named", "SMP_LIMIT" in bad.stderr, True)
     same("not found", run([runner, "/nowhere/to/be/found"], preload=False, check=False).returncode, 127)
+
+
+def smp_run_refuses_a_folder_that_the_loader_cannot_be_told(runner):
+    """A space or a colon ends a name in LD_PRELOAD; the loader would only warn, and the program run without the library."""
+    folder = os.path.join(OUT, f"with space {os.getpid()}")
+    os.makedirs(folder)
+    for file in (runner, PRELOAD):
+        shutil.copy(file, folder)
+    result = run([os.path.join(folder, os.path.basename(runner)), "sh", "-c", "echo ran"], preload=False, check=False)
+    shutil.rmtree(folder)
+    same("exit status and output", (result.returncode, result.stdout), (127, ""))
+    same("the reason", "LD_PRELOAD" in result.stderr, True)
 
 
 def a_trace_replays_to_the_same_peaks(program, replay):

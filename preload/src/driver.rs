@@ -217,6 +217,14 @@ asked! {
     cuMemPoolGetAttribute(pool: Handle, attribute: u32, to: *mut c_void);
     /// Sets an attribute of a pool.
     cuMemPoolSetAttribute(pool: Handle, attribute: u32, from: *mut c_void);
+    /// Reserves addresses.
+    cuMemAddressReserve(to: *mut Pointer, bytes: usize, alignment: usize, wish: Pointer, flags: u64);
+    /// Gives reserved addresses back.
+    cuMemAddressFree(at: Pointer, bytes: usize);
+    /// Makes memory appear at reserved addresses.
+    cuMemMap(at: Pointer, bytes: usize, offset: usize, memory: u64, flags: u64);
+    /// Ends that.
+    cuMemUnmap(at: Pointer, bytes: usize);
     /// An attribute of an address.
     cuPointerGetAttribute(to: *mut c_void, attribute: i32, at: Pointer);
 }

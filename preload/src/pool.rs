@@ -128,6 +128,10 @@ extern "C" fn resolve(symbol: *const c_char) -> *mut c_void {
         name if name == c"cuMemFree_v2" => page_free as *mut c_void,
         name if name == c"cuMemCreate" && driver::symbol(name) != 0 => chunk_create as *mut c_void,
         name if name == c"cuMemRelease" && driver::symbol(name) != 0 => chunk_release as *mut c_void,
+        name if name == c"cuMemAddressReserve" && driver::symbol(name) != 0 => range_reserve as *mut c_void,
+        name if name == c"cuMemAddressFree" && driver::symbol(name) != 0 => range_free as *mut c_void,
+        name if name == c"cuMemMap" && driver::symbol(name) != 0 => chunk_map as *mut c_void,
+        name if name == c"cuMemUnmap" && driver::symbol(name) != 0 => chunk_unmap as *mut c_void,
         name => driver::symbol(name) as *mut c_void,
     }
 }
@@ -197,6 +201,75 @@ extern "C" fn chunk_release(handle: u64) -> Code {
         lock(&CHUNKS).insert(handle, chunk);
     }
     code
+}
+
+/// Addresses by where they begin: how many bytes, and of which context's pools.
+type Addresses = Mutex<BTreeMap<u64, (usize, Handle)>>;
+/// What pools have reserved.
+static RANGES: Addresses = Mutex::new(BTreeMap::new());
+/// Where in that they have mapped something.
+static MAPPED: Addresses = Mutex::new(BTreeMap::new());
+
+extern "C" fn range_reserve(to: *mut Pointer, bytes: usize, alignment: usize, wish: Pointer, flags: u64) -> Code {
+    let Some(home) = context::current() else { return driver::INVALID_CONTEXT };
+    // SAFETY: the core's arguments.
+    let code = unsafe { driver::cuMemAddressReserve(to, bytes, alignment, wish, flags) };
+    if code == SUCCESS {
+        // SAFETY: the driver wrote it.
+        lock(&RANGES).insert(unsafe { to.read() }, (bytes, home.context));
+    }
+    code
+}
+
+extern "C" fn chunk_map(at: Pointer, bytes: usize, offset: usize, memory: u64, flags: u64) -> Code {
+    let Some(home) = context::current() else { return driver::INVALID_CONTEXT };
+    // SAFETY: the core's arguments.
+    let code = unsafe { driver::cuMemMap(at, bytes, offset, memory, flags) };
+    if code == SUCCESS {
+        lock(&MAPPED).insert(at, (bytes, home.context));
+    }
+    code
+}
+
+extern "C" fn range_free(at: Pointer, bytes: usize) -> Code {
+    // SAFETY: the core's arguments.
+    struck_out(&RANGES, at, || unsafe { driver::cuMemAddressFree(at, bytes) })
+}
+
+extern "C" fn chunk_unmap(at: Pointer, bytes: usize) -> Code {
+    // SAFETY: the core's arguments.
+    struck_out(&MAPPED, at, || unsafe { driver::cuMemUnmap(at, bytes) })
+}
+
+/// Runs `call`, which ends what begins at `at`: struck out first, since something else may come to lie there.
+fn struck_out(addresses: &Addresses, at: Pointer, call: impl FnOnce() -> Code) -> Code {
+    let was = lock(addresses).remove(&at);
+    let code = call();
+    if let Some(was) = was.filter(|_| code != SUCCESS) {
+        lock(addresses).insert(at, was);
+    }
+    code
+}
+
+/// Memory that pools have mapped does not go with its context, as pages do: it is given back here.
+fn unmap_all(context: Handle) {
+    let taken = |addresses: &Addresses| -> Vec<(u64, usize)> {
+        let mut addresses = lock(addresses);
+        let own = addresses.iter().filter(|(_, of)| of.1 == context).map(|(&at, &(bytes, _))| (at, bytes)).collect();
+        addresses.retain(|_, of| of.1 != context);
+        own
+    };
+    let chunks: Vec<u64> =
+        lock(&CHUNKS).iter().filter(|(_, of)| of.home.context == context).map(|(&at, _)| at).collect();
+    for (at, bytes) in taken(&MAPPED) {
+        // SAFETY: a mapping of a pool that no one will use any more.
+        unsafe { driver::cuMemUnmap(at, bytes) };
+    }
+    chunks.into_iter().for_each(|chunk| drop(chunk_release(chunk)));
+    for (at, bytes) in taken(&RANGES) {
+        // SAFETY: nothing is mapped there any more.
+        unsafe { driver::cuMemAddressFree(at, bytes) };
+    }
 }
 
 fn drop_page(page: &Page) {
@@ -766,6 +839,7 @@ pub fn context_gone(context: Handle) {
         stays
     });
     gone.iter().for_each(drop_page);
+    unmap_all(context);
 }
 
 /// The place of a context that has one, for calls that order its streams.

@@ -144,6 +144,9 @@ fn prepare(run: &Run) -> Result<Command, String> {
     let folder = own.parent().unwrap_or(Path::new("."));
     let library = beside(folder, &["libsmp_preload.so", "../lib/libsmp_preload.so", "../lib64/libsmp_preload.so"])
         .ok_or_else(|| format!("libsmp_preload.so lies neither in {} nor in ../lib", folder.display()))?;
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        return Err(format!("{}: the loader takes no path with a space or a colon in LD_PRELOAD", library.display()));
+    }
     let mut command = Command::new(&run.command[0]);
     command.args(&run.command[1..]);
     command.env("LD_PRELOAD", prepended("LD_PRELOAD", library.as_os_str()));
