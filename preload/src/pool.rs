@@ -265,7 +265,9 @@ fn unmap_all(context: Handle) {
         // SAFETY: a mapping of a pool that no one will use any more.
         unsafe { driver::cuMemUnmap(at, bytes) };
     }
-    chunks.into_iter().for_each(|chunk| drop(chunk_release(chunk)));
+    for chunk in chunks {
+        chunk_release(chunk);
+    }
     for (at, bytes) in taken(&RANGES) {
         // SAFETY: nothing is mapped there any more.
         unsafe { driver::cuMemAddressFree(at, bytes) };
