@@ -235,8 +235,10 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
+    // Told once it is done: the stream may have been destroyed while this waited for its turn.
+    let first = submit_work(&device, stream, count, Vec::new(), None)?;
     device.tell(&Event::Submit { stream: stream.id(), count });
-    Ok(submit_work(&device, stream, count, Vec::new(), None)? + count - 1)
+    Ok(first + count - 1)
 }
 
 /// Runs up to `count` further operations of a stream of the model device; stops at an unmet wait. Returns how many ran.
