@@ -38,7 +38,13 @@ const MAX_CALLBACKS: u32 = 16;
 /// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
 #[inline(always)]
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
-    alloc_quick(pool, size, stream).or_else(|missed| alloc_missed(missed, pool, size, stream))
+    alloc_quick(pool, size, stream).or_else(|missed| alloc_rest(missed, pool, size, stream))
+}
+
+/// [`alloc_missed`], once for all who call it seldom.
+#[inline(never)]
+fn alloc_rest(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    alloc_missed(missed, pool, size, stream)
 }
 
 /// The stream as a call that did not go the quick way left it: locked or not. Nothing has changed.
@@ -155,7 +161,7 @@ fn alloc_other(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId
 
 /// The whole hot path on a stream's record, which is locked: its own free blocks, one operation. `None`: the slow path
 /// decides, errors included.
-#[inline(never)]
+#[inline(always)]
 fn fast(
     pool: PoolId,
     size: u64,
@@ -165,50 +171,52 @@ fn fast(
 ) -> Option<AllocationId> {
     let state = &mut *guard;
     let pool_slot = handle::slot(pool.0);
-    if state.attach.pools.get(pool_slot as usize)?.as_ref()?.id != pool || size > MAX_PAGE {
-        return None;
-    }
-    if !state.is_ready_for(key) && !admit_key(state, pool_slot, key) {
+    if !state.is_ready_for(key) && !admit_key(state, pool, key) {
         return None;
     }
     let me = state.me;
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    if !(cache.quick || cache.pool.is_open()) || rules::off(rules::SAME_STREAM) {
+    if cache.id != pool || size > MAX_PAGE || rules::off(rules::SAME_STREAM) {
         return None;
     }
     let mask = cache.unit - 1;
     let need = (size.max(1) + mask) & !mask;
-    if cache.quick && size <= cache.entries.first.bound {
-        let (index, b) = own_carved(cache, need, me, stock)?;
-        let first = &mut cache.entries.first;
-        first.room.bytes -= need;
-        cache.room.bytes -= need;
-        first.requested += size as i64;
-        first.counts.reuse[Reason::SameStream as usize] += 1;
-        let allocs = &cache.share.allocs;
-        allocs.store(allocs.load(Relaxed) + 1, Relaxed);
-        let generation = b.generation() + 1;
-        let allocation = handle::encode(handle::Kind::Allocation, generation, index);
-        b.set_generation(generation);
-        b.set_requested(size);
-        b.set_size_flags(need, LIVE | INDEXED);
-        b.set_pass(pass(allocation, pool_slot, 0));
-        let seq = state.push_one(record);
-        b.set_seq(seq);
-        if !state.waiters.is_empty() {
-            settle_after(guard, pool_slot);
-        }
+    if !cache.quick || size > cache.entries.first.bound {
+        return fast_in_any(pool_slot, size, need, record, guard);
+    }
+    let (index, b) = own_carved(cache, need, me, stock)?;
+    let first = &mut cache.entries.first;
+    first.room.bytes -= need;
+    cache.room.bytes -= need;
+    first.requested += size as i64;
+    first.counts.reuse[Reason::SameStream as usize] += 1;
+    let allocs = &cache.share.allocs;
+    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+    let generation = b.generation() + 1;
+    let allocation = handle::encode(handle::Kind::Allocation, generation, index);
+    b.set_requested(size);
+    b.set_size_flags(need, LIVE | INDEXED);
+    b.set_generation(generation);
+    b.set_pass(if generation < GENERATION_LIMIT { pass(allocation, pool_slot, 0) } else { 0 });
+    if state.is_ready_for(key) {
+        b.set_seq(state.push_next(record));
         return Some(AllocationId(allocation));
     }
-    fast_in_any(pool_slot, size, need, record, guard)
+    b.set_seq(state.push_one(record));
+    if !state.waiters.is_empty() {
+        settle_after(guard, pool_slot);
+    }
+    Some(AllocationId(allocation))
 }
 
-/// [`admit`], with the stream being the one that the call names with `key`.
+/// [`admit`], with the stream being the one that the call names with `key`, and the pool one that it has used.
 #[cold]
 #[inline(never)]
-fn admit_key(state: &mut StreamState, pool_slot: u32, key: u64) -> bool {
-    state.handle == key && admit(state, pool_slot)
+fn admit_key(state: &mut StreamState, pool: PoolId, key: u64) -> bool {
+    let pool_slot = handle::slot(pool.0);
+    let used = matches!(state.attach.pools.get(pool_slot as usize), Some(Some(cache)) if cache.id == pool);
+    state.handle == key && used && admit(state, pool_slot)
 }
 
 /// The stream's own block of a pool's first entry, which carves, has no list of empty pages, and keeps no block that is not
@@ -225,10 +233,11 @@ fn own_carved(cache: &mut PoolCache, need: u64, me: StreamRef, stock: &mut Stock
     }
     let bins = cache.entries.first.bins.as_mut()?;
     let (index, b, lifted) = bins.lift_best(need)?;
-    let first = &mut cache.entries.first;
-    if (b.generation() >= GENERATION_LIMIT || first.room.bytes < need || cache.room.bytes < need)
-        && !make_ready(cache, b, me, need)
-    {
+    if b.generation() >= GENERATION_LIMIT {
+        bins.put(lifted, index, b);
+        return None;
+    }
+    if (cache.entries.first.room.bytes < need || cache.room.bytes < need) && !make_room(cache, me, need) {
         if let Some(bins) = cache.entries.first.bins.as_mut() {
             bins.put(lifted, index, b);
         }
@@ -267,14 +276,13 @@ fn own_recent(cache: &mut PoolCache, need: u64) -> Option<(u32, &'static Block)>
     cache.take_recent(0).filter(|&(_, bytes)| bytes == need).map(|(index, _)| (index, block(index)))
 }
 
-/// Whether a record can have another handle, with room made for its bytes.
+/// Makes room for so many bytes of the first entry.
 #[cold]
 #[inline(never)]
-fn make_ready(cache: &mut PoolCache, b: &Block, me: StreamRef, bytes: u64) -> bool {
+fn make_room(cache: &mut PoolCache, me: StreamRef, bytes: u64) -> bool {
     let PoolCache { pool, room, entries, .. } = cache;
     let own_room = &mut entries.first.room;
-    b.generation() < GENERATION_LIMIT
-        && (own_room.bytes >= bytes || widen(pool, 0, own_room, me.slot(), bytes))
+    (own_room.bytes >= bytes || widen(pool, 0, own_room, me.slot(), bytes))
         && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
 }
 
@@ -291,6 +299,9 @@ fn fast_in_any(
     let me = state.me;
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
+    if !cache.pool.is_open() {
+        return None;
+    }
     let e = cache.entries.accepting(size)?;
     let (index, b, bytes) = own_block(cache, e, need, me, stock)?;
     let cached = &mut cache.entries[e];

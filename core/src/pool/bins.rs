@@ -25,7 +25,7 @@ pub(crate) struct Bins {
 
 /// A block that was taken out, with the class that still names it.
 #[must_use]
-pub(crate) struct Lifted(Option<u32>);
+pub(crate) struct Lifted(Option<usize>);
 
 impl Lifted {
     pub(crate) const NOTHING: Lifted = Lifted(None);
@@ -379,7 +379,7 @@ impl Bins {
         self.bytes -= size;
         let root = self.roots[c];
         if root == node && b.is_leaf() {
-            return Lifted(Some(c as u32));
+            return Lifted(Some(c));
         }
         self.count -= 1;
         // With two blocks or more there, one stays.
@@ -393,14 +393,13 @@ impl Bins {
         let size = b.size();
         let c = self.class(size);
         self.bytes += size;
-        b.set_children(NIL, NIL);
-        b.set_min_seq(b.seq());
+        b.be_leaf();
         match lifted.0 {
-            Some(from) if from as usize == c => {
+            Some(from) if from == c => {
                 self.roots[c] = node;
                 return;
             }
-            Some(from) => self.empty_class(from as usize % CLASSES),
+            Some(from) => self.empty_class(from),
             None => self.count += 1,
         }
         let root = self.roots[c];
@@ -418,7 +417,7 @@ impl Bins {
     pub(crate) fn put_nothing(&mut self, lifted: Lifted) {
         if let Some(from) = lifted.0 {
             self.count -= 1;
-            self.empty_class(from as usize % CLASSES);
+            self.empty_class(from);
         }
     }
 
@@ -492,9 +491,10 @@ impl Bins {
             let root = self.roots[c];
             let b = block(root);
             if b.is_leaf() {
-                if b.size() >= size {
-                    self.bytes -= b.size();
-                    return Some((root, b, Lifted(Some(c as u32))));
+                let bytes = b.size();
+                if bytes >= size {
+                    self.bytes -= bytes;
+                    return Some((root, b, Lifted(Some(c))));
                 }
             } else if let Some(node) = take_from(&mut self.roots[c], size) {
                 let b = block(node);
@@ -508,8 +508,8 @@ impl Bins {
 
     #[inline(always)]
     fn empty_class(&mut self, c: usize) {
-        self.roots[c] = NIL;
-        let word = &mut self.words[c / 64];
+        let (Some(root), Some(word)) = (self.roots.get_mut(c), self.words.get_mut(c / 64)) else { return };
+        *root = NIL;
         *word &= !(1 << (c % 64));
         if *word == 0 {
             self.summary &= !(1 << (c / 64));

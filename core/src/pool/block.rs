@@ -124,6 +124,12 @@ impl Block {
     pub(crate) fn set_children(&self, left: u32, right: u32) {
         self.links.store(u64::from(left) | (u64::from(right) << 32), Relaxed)
     }
+    /// Makes it a tree of its own.
+    #[inline(always)]
+    pub(crate) fn be_leaf(&self) {
+        self.links.store(u64::MAX, Relaxed);
+        self.min_seq.store(self.seq.load(Relaxed), Relaxed);
+    }
     /// In its tree, it has no children.
     #[inline(always)]
     pub(crate) fn is_leaf(&self) -> bool {
@@ -148,6 +154,11 @@ impl Block {
     #[inline(always)]
     pub(crate) fn has(&self, flag: u64) -> bool {
         self.size_flags.load(Relaxed) & flag != 0
+    }
+    /// The size in a word that [`Block::size_flags`] gave.
+    #[inline(always)]
+    pub(crate) fn size_in(size_flags: u64) -> u64 {
+        size_flags & SIZE_MASK
     }
     /// Size and all flags at once.
     #[inline(always)]

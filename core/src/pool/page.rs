@@ -84,6 +84,17 @@ impl Chunked {
             word.fetch_or(bit, Relaxed);
         }
     }
+    /// [`Chunked::set`] of a chunk that has a list and is marked.
+    #[inline(always)]
+    fn set_listed(&self, unit: usize, index: u32) -> bool {
+        let at = unit / CHUNK;
+        let Some(chunk) = self.chunks.get(at).and_then(|place| place.get()) else { return false };
+        if self.made.get(at / 64).is_none_or(|word| word.load(Relaxed) & 1 << (at % 64) == 0) {
+            return false;
+        }
+        chunk.0[unit % CHUNK].store(index, Relaxed);
+        true
+    }
     /// `start_of` tells where a block starts, if it does in this list.
     fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
         let at = unit / CHUNK;
@@ -174,6 +185,11 @@ impl Wide {
             list.set(unit % LIST_UNITS, index, within_list(number, start_of));
         }
     }
+    /// The list that has a unit, if it was made, and which of its units that is.
+    #[inline(always)]
+    fn list(&self, unit: usize) -> Option<(&Chunked, usize)> {
+        Some((self.0.get(unit / LIST_UNITS)?.get()?, unit % LIST_UNITS))
+    }
     fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
         let lists = self.0.get(..=unit / LIST_UNITS)?;
         let mut within = unit % LIST_UNITS;
@@ -229,6 +245,20 @@ impl PageIndex {
     #[inline(never)]
     fn set(&self, slot: u32, addr: u64, index: u32) {
         let unit = self.unit(addr);
+        let kind = self.kind.get();
+        let list = match kind {
+            Some(Kind::Chunked(chunked)) => Some((chunked, unit as usize)),
+            Some(Kind::Wide(wide)) => wide.list(unit as usize),
+            _ => None,
+        };
+        match list {
+            Some((list, unit)) if list.set_listed(unit, index) => {}
+            _ => self.set_anew(slot, unit, index),
+        }
+    }
+    /// The same where the chunk has no list yet.
+    #[inline(never)]
+    fn set_anew(&self, slot: u32, unit: u64, index: u32) {
         match self.kind.get() {
             Some(Kind::Chunked(chunked)) => chunked.set(unit as usize, index, self.start_of(slot)),
             Some(Kind::Wide(wide)) => wide.set(unit as usize, index, self.start_of(slot)),

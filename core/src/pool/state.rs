@@ -1283,11 +1283,22 @@ type Neighbour = (u32, &'static Block);
 fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbour>) {
     debug_assert!(b.stream() == domain && b.has(FREE));
     // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
-    let right = (b.next() != NIL).then(|| (b.next(), block(b.next())));
-    let right = right.filter(|(_, n)| n.stream() == domain && n.has(FREE));
-    debug_assert!(right.is_none_or(|(_, n)| n.addr() == b.end() && n.page() == b.page()));
-    let left = (b.prev() != NIL).then(|| (b.prev(), block(b.prev())));
-    let left = left.filter(|(_, p)| p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page());
+    let (mut right, mut left) = (None, None);
+    let next = b.next();
+    if next != NIL {
+        let n = block(next);
+        if n.stream() == domain && n.has(FREE) {
+            debug_assert!(n.addr() == b.end() && n.page() == b.page());
+            right = Some((next, n));
+        }
+    }
+    let prev = b.prev();
+    if prev != NIL {
+        let p = block(prev);
+        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
+            left = Some((prev, p));
+        }
+    }
     (right, left)
 }
 
@@ -1377,14 +1388,15 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 /// `right` becomes part of `left`; neither is in a structure.
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
-    let unused = l.flags() & r.flags() & UNUSED | l.flags() & INDEXED;
+    let (own, other) = (l.size_flags(), r.size_flags());
     let next = r.next();
     l.set_seq(l.seq().max(r.seq()));
     l.set_next(next);
     if next != NIL {
         block(next).set_prev(left);
     }
-    l.set_size_flags(l.size() + r.size(), FREE | unused);
+    let flags = FREE | own & other & UNUSED | own & INDEXED;
+    l.set_size_flags(Block::size_in(own) + Block::size_in(other), flags);
     stock.give_record(right, r);
 }
 
@@ -1397,7 +1409,9 @@ pub(crate) fn cut(
     need: u64,
     stock: &mut Stock,
 ) -> std::result::Result<Option<(u32, &'static Block)>, ()> {
-    let (size, flags) = (b.size(), b.flags());
+    let own = b.size_flags();
+    let size = Block::size_in(own);
+    let flags = own - size;
     if size == need {
         return Ok(None);
     }
