@@ -525,3 +525,37 @@ fn comments_and_the_line_ends_of_other_systems_are_read() {
     assert_eq!((lines.len(), lines[0].line, lines[1].line), (2, 4, 6));
     assert_eq!(verified(&path).events, 1);
 }
+
+#[test]
+fn a_callback_may_record_another_device_while_the_recording_of_its_own_ends() {
+    let folder = Folder::new("callback-and-end");
+    let (own, other) = (open(), open());
+    let pool = pool_of(own, "direct()");
+    device::set_capacity(own, MIB).unwrap();
+    let beside = folder.file("beside.smp");
+    let callback = move |_: &_| {
+        trace::start(other, &beside, 0).unwrap();
+        trace::stop(other).unwrap();
+        false
+    };
+    pool::set_out_of_memory_callback(pool, Some(Arc::new(callback))).unwrap();
+    let (done, wait) = std::sync::mpsc::channel();
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (ended, file) = (over.clone(), folder.file("own.smp"));
+    std::thread::spawn(move || {
+        for _ in 0..300 {
+            // While the other thread is in a call it may be refused, and its trace be no whole one.
+            let _ = trace::start(own, &file, 0);
+            std::thread::yield_now();
+            let _ = trace::stop(own);
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    std::thread::spawn(move || {
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            pool::alloc_async(pool, 4 * MIB, StreamId(0)).unwrap_err();
+        }
+        done.send(()).unwrap();
+    });
+    wait.recv_timeout(std::time::Duration::from_secs(200)).expect("neither waits for the other for ever");
+}

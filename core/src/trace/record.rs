@@ -26,6 +26,7 @@ use std::time::Instant;
 pub const TIME: u32 = 1;
 
 /// Who records which device, by the device's number. A recorder lives as long as its device observes through it.
+/// Taken inside a device's serialising lock, under which its out-of-memory callback runs, which may come here.
 static RECORDERS: Mutex<Option<HashMap<u32, Weak<Recorder>>>> = Mutex::new(None);
 
 enum Sink {
@@ -214,14 +215,19 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
         return Err(Error::new(Status::InvalidValue, format_args!("flags: {flags:#x} has unknown bits")));
     }
     let device = crate::runtime::resolve_device(device)?;
+    let outside = || match device.in_callback.lock().is_empty() {
+        true => Ok(()),
+        false => Err(not_permitted("recording cannot start inside an out-of-memory callback")),
+    };
+    // Asked before too: whoever is in a callback may wait for this thread.
+    outside()?;
+    let _serial = device.serialise();
     let mut registry = RECORDERS.lock();
     let registry = registry.get_or_insert_with(HashMap::new);
     if device.has_observer() {
         return Err(not_permitted("the device is being recorded already"));
     }
-    if !device.in_callback.lock().is_empty() {
-        return Err(not_permitted("recording cannot start inside an out-of-memory callback"));
-    }
+    outside()?;
     let time = flags & TIME != 0;
     let recorder = Arc::new(Recorder {
         path: path.to_owned(),
@@ -236,10 +242,7 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
             text: String::new(),
         }),
     });
-    let _serial = device.serialise();
-    if !device.has_observer() {
-        crate::runtime::native::retire_timeline(&device)?;
-    }
+    crate::runtime::native::retire_timeline(&device)?;
     if !device.observe(Some(recorder.clone())) {
         return Err(not_permitted("the device is being recorded already"));
     }
@@ -307,15 +310,22 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
 /// too if calls were under way when recording began, so that the trace does not replay.
 pub fn stop(device: DeviceId) -> Result<()> {
     let device = crate::runtime::resolve_device(device)?;
+    let outside = || match device.in_callback.lock().is_empty() {
+        true => Ok(()),
+        false => Err(not_permitted("recording cannot stop inside an out-of-memory callback")),
+    };
+    if !device.has_observer() {
+        return Err(not_permitted("nothing records the device"));
+    }
+    // Asked before too: whoever is in a callback may wait for this thread.
+    outside()?;
+    let _serial = device.serialise();
     let mut registry = RECORDERS.lock();
     let recorder = registry
         .as_ref()
         .and_then(|registry| registry.get(&device.uid)?.upgrade())
         .ok_or_else(|| not_permitted("nothing records the device"))?;
-    if !device.in_callback.lock().is_empty() {
-        return Err(not_permitted("recording cannot stop inside an out-of-memory callback"));
-    }
-    let _serial = device.serialise();
+    outside()?;
     let books: Vec<_> = recorder.state.lock().encoder.books.iter().map(|(n, books)| (*n, books.clone())).collect();
     let figures: Vec<Line> = books
         .iter()
