@@ -10,6 +10,7 @@
 #[path = "device/mod.rs"]
 mod device_source;
 pub mod error;
+mod few;
 mod handle;
 pub mod log;
 #[forbid(unsafe_code)]

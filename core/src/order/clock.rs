@@ -4,6 +4,7 @@
 //! makes a new one. Entries the host has observed are left out when a clock is rebuilt.
 
 use super::StreamRef;
+use crate::few::Few;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Default)]
@@ -12,6 +13,15 @@ pub(crate) struct Clock(Option<Arc<[(StreamRef, u64)]>>);
 impl Clock {
     pub(crate) fn entries(&self) -> &[(StreamRef, u64)] {
         self.0.as_deref().unwrap_or(&[])
+    }
+
+    /// The two are one, as after a join that brought nothing new.
+    pub(crate) fn is_same(&self, other: &Clock) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
     }
 
     /// The last operation of `stream` that is covered; 0 if none.
@@ -33,11 +43,42 @@ impl Clock {
 
     /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
     pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
-        let mut merged: Vec<(StreamRef, u64)> =
-            self.entries().iter().chain(other.entries()).chain(extra).copied().collect();
-        merged.sort_unstable_by_key(|&(stream, seq)| (stream, std::cmp::Reverse(seq)));
-        merged.dedup_by_key(|entry| entry.0);
-        merged.retain(|&(stream, seq)| seq > observed(stream));
-        if merged.is_empty() { Clock(None) } else { Clock(Some(merged.into())) }
+        let covers = |&(stream, seq): &(StreamRef, u64)| self.get(stream) >= seq;
+        if other.entries().iter().chain(extra).all(covers) {
+            // Nothing new. What has been observed of it goes when something is.
+            return self.clone();
+        }
+        let mut merged: Few<(StreamRef, u64), 16> = Few::default();
+        let (mut ours, mut theirs) = (self.entries(), other.entries());
+        loop {
+            let entry = match (ours, theirs) {
+                ([a, rest @ ..], [b, ..]) if a.0 < b.0 => {
+                    ours = rest;
+                    *a
+                }
+                ([a, rest @ ..], [b, others @ ..]) if a.0 == b.0 => {
+                    (ours, theirs) = (rest, others);
+                    (a.0, a.1.max(b.1))
+                }
+                (_, [b, others @ ..]) => {
+                    theirs = others;
+                    *b
+                }
+                ([a, rest @ ..], []) => {
+                    ours = rest;
+                    *a
+                }
+                ([], []) => break,
+            };
+            merged.push(entry);
+        }
+        for &(stream, seq) in extra {
+            match merged.binary_search_by_key(&stream, |entry| entry.0) {
+                Ok(at) => merged[at].1 = merged[at].1.max(seq),
+                Err(at) => merged.insert(at, (stream, seq)),
+            }
+        }
+        merged.retain(|(stream, seq)| seq > observed(stream));
+        if merged.is_empty() { Clock(None) } else { Clock(Some((&*merged).into())) }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Locks, outermost first: `barrier`, then one stream's lock, then the leaves (`dirty`, `barrier_clock`, `streams`).
 
-use super::{At, Clock, State, Stream, StreamRef};
+use super::{At, Clock, Points, State, Stream, StreamRef};
+use crate::few::Few;
 use crate::slab::Slab;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -32,7 +33,7 @@ pub(crate) struct Order {
 /// A barrier that has its numbers and orders nothing yet.
 pub(crate) struct Barrier {
     pub(crate) first: u64,
-    deps: Vec<At>,
+    deps: Points,
     /// What it comes after beside the blocking streams themselves.
     extra: Vec<(StreamRef, u64)>,
 }
@@ -190,7 +191,7 @@ impl Order {
         table: &Table<X>,
         state: &mut State<X>,
         count: u64,
-        mut deps: Vec<At>,
+        mut deps: Points,
         after: Option<&Clock>,
     ) -> u64 {
         let stream = table.at(state.me.slot());
@@ -202,7 +203,7 @@ impl Order {
             state.set_clock(first, now.clock, stream.observed());
         }
         if after.is_some() || !deps.is_empty() {
-            let extra: Vec<(StreamRef, u64)> =
+            let extra: Few<(StreamRef, u64), 4> =
                 deps.iter().filter(|dep| dep.stream != state.me).map(|dep| (dep.stream, dep.seq)).collect();
             let none = Clock::default();
             let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
@@ -210,7 +211,7 @@ impl Order {
             });
             state.set_clock(first, clock, stream.observed());
         }
-        deps.retain(|&dep| dep.stream != state.me && !self.done(table, dep));
+        deps.retain(|dep| dep.stream != state.me && !self.done(table, dep));
         self.mark_dirty(&mut state.dirty, state.me);
         state.push(stream, count, deps)
     }
@@ -218,13 +219,13 @@ impl Order {
     /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what
     /// they come after. The legacy stream must not be locked by the caller. Nothing is ordered by it yet. Where a driver has to agree
     /// first, it is asked between this and [`Order::publish_barrier`]; if it refuses, the numbers stand for nothing.
-    pub(crate) fn begin_barrier<X: Default>(&self, table: &Table<X>, count: u64, deps: Vec<At>) -> Barrier {
+    pub(crate) fn begin_barrier<X: Default>(&self, table: &Table<X>, count: u64, deps: Points) -> Barrier {
         let _serial = self.barriers.lock();
         let stream = table.at(self.legacy.slot());
         // The number is taken first, held back by a dependency that cannot be met, so that whatever a blocking stream
         // submits from now on is on the far side of the barrier.
         let never = At { stream: self.legacy, seq: u64::MAX };
-        let first = stream.state.lock().push(stream, count, vec![never]);
+        let first = stream.state.lock().push(stream, count, [never].into_iter().collect());
         let mut deps = deps;
         let mut extra: Vec<(StreamRef, u64)> =
             deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)).collect();
@@ -243,7 +244,7 @@ impl Order {
                 deps.push(at);
             }
         }
-        deps.retain(|&dep| dep.stream != self.legacy && !self.done(table, dep));
+        deps.retain(|dep| dep.stream != self.legacy && !self.done(table, dep));
         Barrier { first, deps, extra }
     }
 
@@ -280,6 +281,13 @@ impl Order {
 
     /// Runs eager streams on from where `start` moved, until nothing moves.
     pub(crate) fn settle<X: Default>(&self, table: &Table<X>, start: StreamRef) {
+        {
+            // What most operations leave: a stream that has nothing to run, and no one that waits for it.
+            let state = table.at(start.slot()).state.lock();
+            if state.waiters.is_empty() && (state.lazy || state.queue.is_empty()) {
+                return;
+            }
+        }
         let mut work = vec![start];
         while let Some(at) = work.pop() {
             let record = table.at(at.slot());

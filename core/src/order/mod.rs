@@ -15,6 +15,8 @@ pub(crate) use graph::{Order, Table};
 pub(crate) use lock::StreamMutexGuard;
 pub(crate) use stream::{LEGACY, State, Stream};
 
+use crate::few::Few;
+
 /// Numbers the streams of a device: 0 is the legacy default stream, the others count up as they are created; never
 /// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,7 +39,7 @@ pub trait Progress {
 }
 
 /// Inside the core a stream is its ordinal (the [`StreamOrderId`]) and the slot of its record. Sorts by ordinal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamRef(pub(crate) u64);
 
 impl StreamRef {
@@ -59,11 +61,14 @@ impl StreamRef {
 }
 
 /// An internal point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) stream: StreamRef,
     pub(crate) seq: u64,
 }
+
+/// Points, mostly one.
+pub(crate) type Points = Few<At, 2>;
 
 impl At {
     pub(crate) fn point(self) -> Point {

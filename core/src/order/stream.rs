@@ -1,7 +1,7 @@
 //! One stream: its numbers, what its operations still wait for, and what it is ordered after.
 
 use super::lock::StreamMutex;
-use super::{At, Clock, StreamRef};
+use super::{At, Clock, Points, StreamRef};
 use crate::handle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -61,7 +61,7 @@ pub(crate) struct State<X> {
     pub(super) clock_log: VecDeque<(u64, Clock)>,
     pub(super) barrier_log: VecDeque<(u64, u64)>,
     /// Operations with dependencies that had not executed when submitted.
-    pub(super) queue: VecDeque<(u64, Vec<At>)>,
+    pub(super) queue: VecDeque<(u64, Points)>,
     /// Eager streams held up by this one.
     pub(crate) waiters: Vec<StreamRef>,
 }
@@ -190,7 +190,7 @@ impl<X> State<X> {
     /// Submits `count` operations of which the first depends on `deps` (already without what has executed). Returns the
     /// first one's number.
     #[inline(always)]
-    pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: Vec<At>) -> u64 {
+    pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: Points) -> u64 {
         let first = self.submitted + 1;
         self.submitted += count;
         if !deps.is_empty() && !self.opaque {
@@ -204,7 +204,7 @@ impl<X> State<X> {
     }
 
     /// Replaces the dependencies of the queued operation `seq`.
-    pub(crate) fn replace_deps(&mut self, seq: u64, deps: Vec<At>) {
+    pub(crate) fn replace_deps(&mut self, seq: u64, deps: Points) {
         if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == seq) {
             entry.1 = deps;
         }
@@ -234,9 +234,11 @@ impl<X> State<X> {
 
     /// The stream's clock changed with the operation `seq`.
     pub(crate) fn set_clock(&mut self, seq: u64, clock: Clock, observed: u64) {
-        self.clock = clock.clone();
-        self.clock_log.push_back((seq, clock));
-        self.prune(observed);
+        if !clock.is_same(&self.clock) {
+            self.clock = clock.clone();
+            self.clock_log.push_back((seq, clock));
+            self.prune(observed);
+        }
     }
 
     /// The clock as it was after operation `seq`, as far as remembered.

@@ -13,7 +13,7 @@ use super::registry::POOLS;
 use super::state::{Device, STREAMS, Slow};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
-use crate::order::{At, Clock, Point, StreamRef};
+use crate::order::{At, Clock, Point, Points, StreamRef};
 use crate::rules;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -122,9 +122,9 @@ pub fn note(device: DeviceId, ptr: u64, size: u64, stream: StreamId, kind: Acces
         if state.released || !STREAMS.at(stream.slot()).is(device.uid, stream) {
             return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
         }
-        device.order.submit(&STREAMS, &mut state, 1, Vec::new(), None)
+        device.order.submit(&STREAMS, &mut state, 1, Points::default(), None)
     } else {
-        crate::runtime::submit_work(&device, stream, 1, Vec::new(), None)?
+        crate::runtime::submit_work(&device, stream, 1, Points::default(), None)?
     };
     let address = place.map_or(ptr, |(_, address)| address);
     device.tell(&Event::Access { address, size, stream: stream.id(), kind: kind as u32 });

@@ -13,8 +13,9 @@ use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::device_source::cuda::Code;
 use crate::error::{Error, Result, Status};
+use crate::few::Few;
 use crate::handle::{self, AllocationId, PoolId, StreamId};
-use crate::order::{self, At, Clock, Progress, Stream, StreamRef};
+use crate::order::{self, At, Clock, Points, Progress, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use crate::slab::SlotMap;
@@ -455,8 +456,8 @@ pub(super) struct Request<'a> {
     pub(super) align_log2: u32,
     pub(super) stream: Option<StreamRef>,
     pub(super) name: Option<&'a str>,
-    pub(super) accepting: Vec<usize>,
-    pub(super) answers: SlotMap<StreamRef, u64>,
+    /// What the device has answered about a stream, at most [`MAX_QUESTIONS`] times.
+    pub(super) answers: Few<(StreamRef, u64), MAX_QUESTIONS>,
     pub(super) asked: usize,
     pub(super) refused: bool,
     /// The driver's code, if a refusal was not for want of memory.
@@ -484,12 +485,14 @@ fn allocate(
     options: &AllocOptions<'_>,
 ) -> Result<AllocationId> {
     let device = &pool.device;
-    if device.in_callback.lock().contains(&(std::thread::current().id(), pool.id)) {
+    let in_callback = device.in_callback.lock();
+    if !in_callback.is_empty() && in_callback.contains(&(std::thread::current().id(), pool.id)) {
         return Err(Error::new(
             Status::NotPermitted,
             "an out-of-memory callback may free, trim or synchronise its pool, but not allocate from it",
         ));
     }
+    drop(in_callback);
     let unit = device.options.alignment;
     let alignment = if options.alignment == 0 { unit } else { options.alignment };
     if !alignment.is_power_of_two() {
@@ -542,9 +545,7 @@ fn allocate_checked(
         .checked_next_multiple_of(unit)
         .and_then(|need| need.checked_add(alignment - unit))
         .filter(|&need| need <= MAX_PAGE);
-    let accepting: Vec<usize> =
-        (0..pool.entries.len()).filter(|&e| pool.entries[e].accepts(size, need.unwrap_or(0))).collect();
-    if accepting.is_empty() {
+    if !pool.entries.iter().any(|entry| entry.accepts(size, need.unwrap_or(0))) {
         if pool.is_cuda() {
             return Err(Error::new(Status::OutOfMemory, format_args!("{size} bytes are more than the pool can hold")));
         }
@@ -566,8 +567,7 @@ fn allocate_checked(
         align_log2: if alignment > unit { alignment.trailing_zeros() } else { 0 },
         stream,
         name,
-        accepting,
-        answers: SlotMap::default(),
+        answers: Few::default(),
         asked: 0,
         refused: false,
         refusal: 0,
@@ -586,8 +586,9 @@ impl Request<'_> {
             self.answers.clear();
             self.waitable.clear();
             self.asked = 0;
-            let accepting = self.accepting.clone();
-            for &entry in &accepting {
+            let (pool, size, need) = (self.pool, self.size, self.need);
+            let accepting = || (0..pool.entries.len()).filter(|&e| pool.entries[e].accepts(size, need));
+            for entry in accepting() {
                 if let Some(done) = self.reuse(entry)? {
                     return Ok(done);
                 }
@@ -610,7 +611,7 @@ impl Request<'_> {
                     }
                 }
                 if gave_back {
-                    for &entry in &accepting {
+                    for entry in accepting() {
                         if let Some(done) = self.fresh_page(entry)? {
                             return Ok(done);
                         }
@@ -618,7 +619,7 @@ impl Request<'_> {
                 }
             }
             if self.stream.is_some() && self.pool.internal.load(Relaxed) && !rules::off(rules::POLICY3) {
-                for &entry in &accepting {
+                for entry in accepting() {
                     if let Some(done) = self.internal(entry)? {
                         return Ok(done);
                     }
@@ -740,7 +741,7 @@ impl Request<'_> {
         let holders = slow.holders(pool, e);
         let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
         if broken(rules::CUDA_SAME_STREAM) {
-            for &holder in &holders {
+            for &holder in holders.iter() {
                 let bins = slow.bins(holder, pool, e);
                 let index = fit(bins, Upto::Any);
                 if index != NIL {
@@ -765,8 +766,7 @@ impl Request<'_> {
                         consider(&mut best, index, Some(holder));
                     }
                 }
-                let candidates: Vec<u32> = multis(&shared, e, need, exact).collect();
-                for index in candidates {
+                for index in multis(&shared, e, need, exact) {
                     let served = shared.points[&index]
                         .iter()
                         .all(|&at| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq);
@@ -845,7 +845,7 @@ impl Request<'_> {
         let mut heads = BinaryHeap::new();
         let key = |index: u32| (block(index).size(), block(index).addr());
         for &holder in holders.iter().filter(|&&holder| holder != me) {
-            let known = self.answers.get(&holder).copied();
+            let known = self.answer(holder);
             let bins = slow.bins(holder, self.pool, e);
             match known {
                 None => {
@@ -902,9 +902,13 @@ impl Request<'_> {
         }
     }
 
+    fn answer(&self, stream: StreamRef) -> Option<u64> {
+        self.answers.iter().find(|answer| answer.0 == stream).map(|answer| answer.1)
+    }
+
     /// How far a stream has executed, asked once; `None` when the questions are used up.
     pub(super) fn ask(&mut self, stream: StreamRef) -> Option<u64> {
-        if let Some(&answer) = self.answers.get(&stream) {
+        if let Some(answer) = self.answer(stream) {
             return Some(answer);
         }
         if self.asked >= MAX_QUESTIONS || self.must_ask.is_some() {
@@ -936,7 +940,7 @@ impl Request<'_> {
         }
         self.pool.tally.progress_queries.fetch_add(1, Relaxed);
         self.pool.device.tell(&Event::ProgressAnswer { stream: stream.id(), executed });
-        self.answers.insert(stream, executed);
+        self.answers.push((stream, executed));
         executed
     }
 
@@ -1061,9 +1065,9 @@ impl Request<'_> {
                         let clock = slow.state(at.stream.slot()).clock_at(at.seq);
                         after = after.join(&clock, &[], |_| 0);
                     }
-                    order.submit(&STREAMS, slow.state(stream.slot()), 1, waits, Some(&after));
+                    order.submit(&STREAMS, slow.state(stream.slot()), 1, waits.into_iter().collect(), Some(&after));
                 }
-                let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Vec::new(), None);
+                let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Points::default(), None);
                 b.set_stream(stream);
                 b.set_seq(seq);
                 seq

@@ -1,6 +1,6 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
-use super::alloc::{Missed, admit, largest_per_stream, settle_after};
+use super::alloc::{Missed, admit, settle_after};
 use super::block::{BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
 use super::observer::Event;
 use super::page::page;
@@ -9,10 +9,12 @@ use super::state::{
     Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged, list_room,
 };
 use crate::error::{Error, Result, Status};
+use crate::few::Few;
 use crate::handle::{self, AllocationId, StreamId};
-use crate::order::{self, At, Clock, Stream, StreamRef};
+use crate::order::{self, At, Clock, Points, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -337,8 +339,12 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let mut unordered = false;
         let mut unfollowed: Vec<At> = Vec::new();
         // Where others' work is not seen, an order that is not known may hold all the same: nothing is reported.
+        let plainly = ready.stream == HOST
+            || Some(ready.stream) == stream
+            || device.order.observed(&STREAMS, ready.stream) >= ready.seq;
         if let Some(stream) = stream
             && !opaque
+            && (!plainly || pool.accesses.any())
         {
             let clock = device.order.now(&STREAMS, slow.state(stream.slot())).clock;
             let follows = |slow: &mut Slow<'_>, point: StreamRef, clock: &Clock, at: At| {
@@ -375,14 +381,14 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 }
             }
         }
-        let mut points: Vec<At> = Vec::new();
+        let mut points: Few<At, 4> = Few::default();
         for user in users {
             let state = slow.state(user.slot());
             // Where others' work is not seen, what the user has been given since its last call here must be covered too:
             // its point is an operation of its own, which only what its next call records comes after.
             // A stream that is gone ended with one.
             let seq = match opaque && stream != Some(user) && !state.released {
-                true => device.order.submit(&STREAMS, state, 1, Vec::new(), None),
+                true => device.order.submit(&STREAMS, state, 1, Points::default(), None),
                 false => state.submitted,
             };
             if opaque {
@@ -396,14 +402,14 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         match stream {
             Some(stream) => {
                 let state = slow.state(stream.slot());
-                let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
+                let seq = device.order.submit(&STREAMS, state, 1, Points::default(), None);
                 points.push(At { stream, seq });
             }
             None if observed => {}
             None if opaque => {
                 if let Some(timeline) = timeline {
                     let state = slow.state(timeline.slot());
-                    let seq = device.order.submit(&STREAMS, state, 1, Vec::new(), None);
+                    let seq = device.order.submit(&STREAMS, state, 1, Points::default(), None);
                     points.push(At { stream: timeline, seq });
                 }
             }
@@ -415,7 +421,10 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             }
         }
         points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
-        let points = largest_per_stream(points);
+        if points.len() > 1 {
+            points.sort_unstable_by_key(|at| (at.stream, Reverse(at.seq)));
+            points.dedup_by_key(|at| at.stream);
+        }
         let (bytes, requested) = (b.size(), b.requested());
         let counts = match stream {
             Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
@@ -428,7 +437,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             Some(stream) => slow.give_room(pool, e, stream, bytes),
             None => shared.give_room(pool, e, bytes),
         }
-        if let &[at] = points.as_slice() {
+        if let &[at] = &*points {
             // While this block cannot be taken for one of the stream's own yet.
             slow.settle(at.stream, pool, e);
         }
@@ -436,7 +445,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         b.set_pass(0);
         super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
-        match (stream, points.as_slice()) {
+        match (stream, &*points) {
             (Some(stream), &[at]) if at.stream == stream && pool.entries[e].keeps_recent() => {
                 b.set_stream(stream);
                 b.set_seq(at.seq);
@@ -444,7 +453,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 own.publish(pool, e, stream);
                 own.recent.keep(allocation.0, bytes);
             }
-            _ => place(&mut slow, &mut shared, pool, e, index, points),
+            _ => place(&mut slow, &mut shared, pool, e, index, &points),
         }
         if pool.entries[e].slow_free {
             super::mapped::note_idle(&mut shared, pool, e, slot, low, high);
@@ -484,11 +493,11 @@ pub(crate) fn place(
     pool: &Arc<Pool>,
     e: usize,
     index: u32,
-    points: Vec<At>,
+    points: &[At],
 ) {
     let carves = pool.entries[e].carves() && !rules::off(rules::MERGE);
     let b = block(index);
-    match points.as_slice() {
+    match points {
         [] => {
             b.set_stream(OBSERVED);
             b.set_seq(0);
@@ -518,7 +527,7 @@ pub(crate) fn place(
             b.set_seq(0);
             shared.entries[e].multi.insert((b.size(), b.addr(), index));
             shared.entries[e].multi_bytes += b.size();
-            shared.points.insert(index, points);
+            shared.points.insert(index, points.to_vec());
         }
     }
 }

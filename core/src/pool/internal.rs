@@ -102,7 +102,7 @@ impl Request<'_> {
         own.observed.each(|index| all.push(index));
         own.unused.each(|index| all.push(index));
         all.extend(own.multi.iter().map(|&(.., index)| index));
-        for &holder in &holders {
+        for &holder in holders.iter() {
             slow.bins(holder, pool, e).each(|index| all.push(index));
         }
         let members: HashSet<u32> = all.iter().copied().collect();
@@ -222,7 +222,7 @@ impl Request<'_> {
             Err(error) => {
                 let mut points = points;
                 points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
-                super::free::place(&mut slow, &mut shared, pool, found.entry, found.index, points);
+                super::free::place(&mut slow, &mut shared, pool, found.entry, found.index, &points);
                 drop(shared);
                 if pool.destroyed.load(Relaxed) {
                     super::release::bury(&mut slow, pool);

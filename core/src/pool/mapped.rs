@@ -570,7 +570,7 @@ impl Request<'_> {
         for &(.., index) in own.multi.range((size, 0, 0)..) {
             add(index);
         }
-        for &holder in bound.locked.iter().filter(|&&holder| bound.has(holder)) {
+        for holder in bound.holders() {
             slow.bins(holder, self.pool, e).each_from(size, &mut add);
         }
         candidates.retain(|&(.., index)| bound.usable(shared, index).is_some());
@@ -722,11 +722,11 @@ impl Request<'_> {
             let unused = if given.reason == Reason::Fresh { UNUSED } else { 0 };
             block(piece).set_size_flags(block(piece).size(), FREE | unused);
             let points = if rules::off(rules::CHUNK_POINTS) { Vec::new() } else { given.points.clone() };
-            super::free::place(slow, shared, pool, e, piece, points);
+            super::free::place(slow, shared, pool, e, piece, &points);
         }
         if let Some(more) = more {
             block(more).set_size_flags(block(more).size(), FREE | UNUSED);
-            super::free::place(slow, shared, pool, e, more, Vec::new());
+            super::free::place(slow, shared, pool, e, more, &[]);
         }
         let all_fresh = reasons.iter().all(|&reason| reason == Reason::Fresh);
         let weakest = reasons.into_iter().map(|reason| if reason == Reason::Fresh { Reason::Observed } else { reason });

@@ -213,7 +213,7 @@ pub(crate) fn settle_leaving(slow: &mut Slow<'_>, page: Leaving, refused: Option
             for (index, mut points) in blocks {
                 points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
                 block(index).add_flag(FREE);
-                super::free::place(slow, &mut shared, &pool, e, index, points);
+                super::free::place(slow, &mut shared, &pool, e, index, &points);
             }
         }
     }
@@ -396,7 +396,7 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
         }
         for (index, points) in pruned {
             block(index).add_flag(FREE);
-            super::free::place(slow, &mut shared, pool, e, index, points);
+            super::free::place(slow, &mut shared, pool, e, index, &points);
         }
     }
 }

@@ -6,35 +6,93 @@ use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of
 use super::block::{FREE, MULTI, NIL, OBSERVED, block};
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
-use crate::order::{At, Clock, StreamRef};
+use crate::few::Few;
+use crate::order::{Clock, StreamRef};
 use crate::rules;
-use crate::slab::SlotMap;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Which free points an allocation may reuse, and why.
-pub(super) struct Bound {
-    /// Stream → last sequence number.
-    pub(super) upto: SlotMap<StreamRef, (u64, Reason)>,
-    /// What the device has answered in this allocation: stream → executed.
-    pub(super) answers: SlotMap<StreamRef, u64>,
-    /// The streams whose free blocks stay as they are, lowest first.
-    pub(super) locked: Vec<StreamRef>,
+/// How far one stream's frees may be reused, and why.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    stream: StreamRef,
+    /// Its free blocks stay as they are.
+    locked: bool,
+    /// It is the stream that asks.
+    own: bool,
+    /// The last of its operations that precedes now.
+    upto: u64,
+    /// The last that has executed, as the device has answered in this allocation.
+    answer: u64,
 }
 
+/// Which free points an allocation may reuse, and why: by ascending stream.
+#[derive(Clone)]
+pub(super) struct Bound(Few<Reach, 10>);
+
 impl Bound {
-    /// Some free of the stream may be reused.
-    pub(super) fn has(&self, stream: StreamRef) -> bool {
-        self.upto.contains_key(&stream) || self.answers.contains_key(&stream)
+    fn of(&mut self, stream: StreamRef) -> &mut Reach {
+        let all = &mut self.0;
+        let at = match all.binary_search_by_key(&stream, |reach| reach.stream) {
+            Ok(at) => at,
+            Err(at) => {
+                all.insert(at, Reach { stream, ..Reach::default() });
+                at
+            }
+        };
+        &mut all[at]
     }
-    /// Why a free block may be reused, if it may.
+    fn find(&self, stream: StreamRef) -> Option<&Reach> {
+        self.0.binary_search_by_key(&stream, |reach| reach.stream).ok().map(|at| &self.0[at])
+    }
+    /// What the device has answered.
+    pub(super) fn add(&mut self, answers: &[(StreamRef, u64)]) {
+        for &(stream, upto) in answers {
+            self.of(stream).answer = upto;
+        }
+    }
+    fn without_answers(&self) -> Bound {
+        let mut without = self.clone();
+        without.0.iter_mut().for_each(|reach| reach.answer = 0);
+        without
+    }
+    /// Streams that are locked and some free of which may be reused, lowest first.
+    pub(super) fn holders(&self) -> impl Iterator<Item = StreamRef> + '_ {
+        self.0.iter().filter(|reach| reach.locked && (reach.upto > 0 || reach.answer > 0)).map(|reach| reach.stream)
+    }
+    /// Why a point may be reused, if it may.
+    fn reason(reach: &Reach, seq: u64) -> Option<Reason> {
+        match reach {
+            _ if seq <= reach.upto && reach.own => Some(Reason::SameStream),
+            _ if seq <= reach.upto => Some(Reason::Event),
+            _ if seq <= reach.answer => Some(Reason::Opportunistic),
+            _ => None,
+        }
+    }
+    /// Why a free block may be part of a span, if it may.
     pub(super) fn usable(&self, shared: &PoolShared, index: u32) -> Option<Reason> {
-        usable(shared, index, &self.upto, &self.answers, &self.locked)
+        let b = block(index);
+        if !b.has(FREE) {
+            return None;
+        }
+        match b.stream() {
+            OBSERVED if rules::off(rules::OBSERVED) => None,
+            OBSERVED => Some(Reason::Observed),
+            MULTI => {
+                let mut weakest = Reason::SameStream;
+                for at in shared.points.get(&index)? {
+                    weakest = weakest.max(Bound::reason(self.find(at.stream)?, at.seq)?);
+                }
+                Some(weakest)
+            }
+            // Only a locked stream's blocks stay as they are.
+            stream => self.find(stream).filter(|reach| reach.locked).and_then(|reach| Bound::reason(reach, b.seq())),
+        }
     }
 }
 
 impl Request<'_> {
-    /// What precedes now: the stream's own frees, and (policy 1) those of streams it is ordered after.
+    /// What precedes now (the stream's own frees, and with policy 1 those of streams it is ordered after) or has executed by
+    /// the answers so far.
     pub(super) fn bound(
         &self,
         slow: &mut Slow<'_>,
@@ -43,24 +101,30 @@ impl Request<'_> {
         holders: &[StreamRef],
         clock: &Clock,
     ) -> Bound {
-        let mut upto: SlotMap<StreamRef, (u64, Reason)> = SlotMap::default();
+        let mut bound = Bound(Few::default());
+        for &holder in holders {
+            bound.of(holder).locked = true;
+        }
         if let Some(me) = self.stream {
             slow.state(me.slot());
-            upto.insert(me, (u64::MAX, Reason::SameStream));
             if self.pool.follows() && !clock.entries().is_empty() {
-                for stream in point_streams(holders, shared, e) {
-                    let last = if stream == me { 0 } else { slow.state(stream.slot()).covered_by(clock) };
-                    if last > 0 {
-                        upto.insert(stream, (last, Reason::Event));
+                let mut follow = |stream: StreamRef| {
+                    if stream != me && bound.find(stream).is_none_or(|reach| reach.upto == 0) {
+                        let covered = slow.state(stream.slot()).covered_by(clock);
+                        if covered > 0 {
+                            bound.of(stream).upto = covered;
+                        }
                     }
+                };
+                holders.iter().for_each(|&holder| follow(holder));
+                for &(.., index) in &shared.entries[e].multi {
+                    shared.points[&index].iter().for_each(|at| follow(at.stream));
                 }
             }
+            *bound.of(me) = Reach { stream: me, locked: true, own: true, upto: u64::MAX, answer: 0 };
         }
-        let mut locked = holders.to_vec();
-        locked.extend(self.stream);
-        locked.sort_unstable();
-        locked.dedup();
-        Bound { upto, answers: self.answers.clone(), locked }
+        bound.add(&self.answers);
+        bound
     }
 
     /// Step 6. The pieces of the best run become one block.
@@ -73,9 +137,10 @@ impl Request<'_> {
         clock: &Clock,
     ) -> Result<Option<Found>> {
         let pool = self.pool;
-        let Bound { upto: bound, locked, .. } = self.bound(slow, shared, e, holders, clock);
-        let no_answers = SlotMap::default();
-        let mut chosen = self.best_run(slow, shared, e, &locked, &bound, &no_answers);
+        let mut bound = self.bound(slow, shared, e, holders, clock);
+        // Answers that earlier steps had do not count before the questions of this one.
+        let preceding = bound.without_answers();
+        let mut chosen = self.best_run(slow, shared, e, &preceding);
         if chosen.is_none()
             && let Some(me) = self.stream
             && pool.opportunistic.load(Relaxed)
@@ -92,8 +157,8 @@ impl Request<'_> {
                     return Ok(None);
                 }
             }
-            let answers = self.answers.clone();
-            chosen = self.best_run(slow, shared, e, &locked, &bound, &answers);
+            bound.add(&self.answers);
+            chosen = self.best_run(slow, shared, e, &bound);
         }
         let Some(run) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
@@ -104,7 +169,7 @@ impl Request<'_> {
                 break;
             }
             bytes += block(index).size();
-            reason = reason.max(usable(shared, index, &bound, &self.answers, &locked).expect("part of a run"));
+            reason = reason.max(bound.usable(shared, index).expect("part of a run"));
             consumed.push(index);
         }
         self.weld(slow, shared, e, &consumed, bytes)?;
@@ -152,97 +217,67 @@ impl Request<'_> {
     }
 
     /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
-    pub(super) fn best_run(
-        &self,
-        slow: &mut Slow<'_>,
-        shared: &PoolShared,
-        e: usize,
-        locked: &[StreamRef],
-        bound: &SlotMap<StreamRef, (u64, Reason)>,
-        answers: &SlotMap<StreamRef, u64>,
-    ) -> Option<Vec<u32>> {
+    fn best_run(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Option<Vec<u32>> {
         // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
-        // block outside the largest group, so that group is not gone through.
+        // block outside the largest group, so that group is not gone through. The others are the seeds.
         let own = &shared.entries[e];
-        let groups: Vec<(u64, StreamRef)> = locked
-            .iter()
-            .copied()
-            .filter(|holder| {
-                bound.get(holder).is_some_and(|&(upto, _)| upto > 0)
-                    || answers.get(holder).is_some_and(|&upto| upto > 0)
-            })
-            .map(|holder| (slow.bins(holder, self.pool, e).count, holder))
-            .collect();
-        let largest = groups.iter().copied().max().filter(|&(count, _)| count > own.observed.count + own.unused.count);
-        let mut seeds: Vec<u32> = own.multi.iter().map(|&(.., index)| index).collect();
+        let largest = bound.holders().map(|holder| (slow.bins(holder, self.pool, e).count, holder)).max();
+        let largest =
+            largest.filter(|&(count, _)| count > own.observed.count + own.unused.count).map(|(_, holder)| holder);
+        let is_seed = |index: u32| match block(index).stream() {
+            MULTI => true,
+            OBSERVED => largest.is_some(),
+            stream => largest != Some(stream),
+        };
+        let usable = |index: u32| bound.usable(shared, index).is_some();
+        let before =
+            |index: u32| Some(block(index).prev()).filter(|&left| left != NIL && usable(left) && touches(left, index));
+        let after = |index: u32| {
+            Some(block(index).next()).filter(|&right| right != NIL && usable(right) && touches(index, right))
+        };
+        let mut best: Option<(u64, u64, u32)> = None;
+        let mut look = |seed: u32| {
+            if !usable(seed) {
+                return;
+            }
+            let (mut first, mut count, mut bytes) = (seed, 1, block(seed).size());
+            while let Some(left) = before(first) {
+                // A run is looked at from its first seed.
+                if is_seed(left) {
+                    return;
+                }
+                (first, count, bytes) = (left, count + 1, bytes + block(left).size());
+            }
+            let mut last = seed;
+            while let Some(right) = after(last) {
+                (last, count, bytes) = (right, count + 1, bytes + block(right).size());
+            }
+            let found = (bytes, block(first).addr(), first);
+            if count > 1 && bytes >= self.need && best.is_none_or(|best| found < best) {
+                best = Some(found);
+            }
+        };
+        own.multi.iter().for_each(|&(.., index)| look(index));
         if largest.is_some() {
-            own.observed.each(|index| seeds.push(index));
-            own.unused.each(|index| seeds.push(index));
+            own.observed.each(&mut look);
+            own.unused.each(&mut look);
         }
-        for &group in groups.iter().filter(|&&group| Some(group) != largest) {
-            slow.bins(group.1, self.pool, e).each(|index| seeds.push(index));
+        for group in bound.holders().filter(|&group| Some(group) != largest) {
+            slow.bins(group, self.pool, e).each(&mut look);
         }
-        let usable_here = |index: u32| usable(shared, index, bound, answers, locked).is_some();
-        let mut seen: HashSet<u32> = HashSet::new();
-        let mut best: Option<(u64, u64, Vec<u32>)> = None;
-        for seed in seeds {
-            if seen.contains(&seed) || !usable_here(seed) {
-                continue;
-            }
-            let run = run_around(seed, usable_here);
-            if run.len() < 2 {
-                continue;
-            }
-            seen.extend(&run);
-            let bytes: u64 = run.iter().map(|&index| block(index).size()).sum();
-            let addr = block(run[0]).addr();
-            if bytes >= self.need && best.as_ref().is_none_or(|(size, low, _)| (bytes, addr) < (*size, *low)) {
-                best = Some((bytes, addr, run));
-            }
-        }
-        best.map(|(.., run)| run)
+        best.map(|(.., first)| std::iter::successors(Some(first), |&index| after(index)).collect())
     }
 }
 
-/// Why a free block may be part of a span, if it may.
-pub(super) fn usable(
-    shared: &PoolShared,
-    index: u32,
-    bound: &SlotMap<StreamRef, (u64, Reason)>,
-    answers: &SlotMap<StreamRef, u64>,
-    locked: &[StreamRef],
-) -> Option<Reason> {
-    let one = |at: At| match bound.get(&at.stream) {
-        Some(&(upto, reason)) if at.seq <= upto => Some(reason),
-        _ => answers.get(&at.stream).filter(|&&upto| at.seq <= upto).map(|_| Reason::Opportunistic),
-    };
-    let b = block(index);
-    if !b.has(FREE) {
-        return None;
-    }
-    match b.stream() {
-        OBSERVED if rules::off(rules::OBSERVED) => None,
-        OBSERVED => Some(Reason::Observed),
-        MULTI => {
-            let mut weakest = Reason::SameStream;
-            for &at in shared.points.get(&index)? {
-                weakest = weakest.max(one(at)?);
-            }
-            Some(weakest)
-        }
-        // Only a locked stream's blocks stay as they are.
-        stream if locked.binary_search(&stream).is_ok() => one(At { stream, seq: b.seq() }),
-        _ => None,
-    }
+/// Neighbours without a gap.
+fn touches(left: u32, right: u32) -> bool {
+    let (l, r) = (block(left), block(right));
+    l.page() == r.page() && l.end() == r.addr()
 }
 
 /// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
 /// block of the entry are locked, so what is free and accepted stays as it is.
 pub(super) fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
-    let touches = |left: u32, right: u32| {
-        let (l, r) = (block(left), block(right));
-        l.page() == r.page() && l.end() == r.addr()
-    };
     let mut left = Vec::new();
     let mut at = seed;
     loop {

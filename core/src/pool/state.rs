@@ -16,6 +16,7 @@ use super::recent::Recent;
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
+use crate::few::Few;
 use crate::handle::{self, DeviceId, PoolId};
 use crate::order::{self, At, Order, State, StreamMutexGuard, StreamRef};
 use crate::rules;
@@ -996,8 +997,12 @@ pub(crate) struct Slow<'a> {
     slow: Option<MutexGuard<'a, ()>>,
     /// Pages on their way back to the device, which is asked when the locks are free.
     pub(crate) leaving: Vec<Leaving>,
-    held: Vec<(u32, StreamGuard)>,
-    /// Where in `held` a slot is, once there are too many to look through.
+    /// The first streams that were locked, by slot; they are looked through one by one.
+    first: [Option<(u32, StreamGuard)>; FEW],
+    /// How many of these are taken.
+    few: usize,
+    /// The others, and where among them a slot is.
+    others: Vec<StreamGuard>,
     places: SlotMap<u32, usize>,
     /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
     pub(crate) forgotten: Vec<NativeStream>,
@@ -1022,7 +1027,10 @@ impl Drop for Slow<'_> {
         if leaving.is_empty() {
             return;
         }
-        self.held.clear();
+        self.first = Default::default();
+        self.few = 0;
+        self.others.clear();
+        self.places.clear();
         self.slow = None;
         let device = self.device;
         let answers: Vec<(Leaving, Option<Grant>)> = leaving
@@ -1039,6 +1047,13 @@ impl Drop for Slow<'_> {
     }
 }
 
+/// A list that was taken out to be gone through, with what came to it meanwhile. (The memory is kept.)
+fn give_list_back<T>(place: &Mutex<Vec<T>>, mut list: Vec<T>) {
+    let mut now = place.lock();
+    list.append(&mut now);
+    *now = list;
+}
+
 /// How many locked streams are looked through one by one.
 const FEW: usize = 8;
 
@@ -1048,7 +1063,9 @@ impl<'a> Slow<'a> {
             device,
             slow: Some(device.slow.lock()),
             leaving: Vec::new(),
-            held: Vec::new(),
+            first: Default::default(),
+            few: 0,
+            others: Vec::new(),
             places: SlotMap::default(),
             forgotten: Vec::new(),
         }
@@ -1062,26 +1079,26 @@ impl<'a> Slow<'a> {
 
     /// Locks a stream's slot (once) and gives its state.
     pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
-        let known = match self.held.len() {
-            0..=FEW => self.held.iter().position(|held| held.0 == slot),
-            _ => self.places.get(&slot).copied(),
-        };
-        let index = match known {
-            Some(index) => index,
-            None => self.lock_stream(slot),
-        };
-        &mut self.held[index].1
+        let known = self.first[..self.few].iter().position(|held| matches!(held, Some((held, _)) if *held == slot));
+        if known.is_none() && self.few == FEW {
+            return self.other(slot);
+        }
+        let at = known.unwrap_or(self.few);
+        self.few = self.few.max(at + 1);
+        &mut self.first[at].get_or_insert_with(|| (slot, STREAMS.at(slot).state.lock())).1
     }
 
-    fn lock_stream(&mut self, slot: u32) -> usize {
-        self.held.push((slot, STREAMS.at(slot).state.lock()));
-        let index = self.held.len() - 1;
-        if index == FEW {
-            self.places = self.held.iter().enumerate().map(|(at, held)| (held.0, at)).collect();
-        } else if index > FEW {
-            self.places.insert(slot, index);
-        }
-        index
+    #[inline(never)]
+    fn other(&mut self, slot: u32) -> &mut StreamState {
+        let at = match self.places.get(&slot) {
+            Some(&at) => at,
+            None => {
+                self.others.push(STREAMS.at(slot).state.lock());
+                self.places.insert(slot, self.others.len() - 1);
+                self.others.len() - 1
+            }
+        };
+        &mut self.others[at]
     }
 
     /// The cache of `pool` on a stream, made if there is none.
@@ -1103,16 +1120,16 @@ impl<'a> Slow<'a> {
     }
 
     /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
-    pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Vec<StreamRef> {
+    pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
         let list = self.published(pool, entry);
-        for &stream in &list {
+        for &stream in &*list {
             self.settle(stream, pool, entry);
         }
         list
     }
 
     /// The same, with recent blocks left as they are; streams found to hold none leave the list.
-    pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Vec<StreamRef> {
+    pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
         list.sort_unstable();
         list.retain(|&stream| {
@@ -1128,8 +1145,9 @@ impl<'a> Slow<'a> {
             }
             holds
         });
-        pool.published[entry].lock().extend_from_slice(&list);
-        list
+        let few = list.iter().copied().collect();
+        give_list_back(&pool.published[entry], list);
+        few
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
@@ -1172,7 +1190,7 @@ impl<'a> Slow<'a> {
                     room.listed = room.bytes > 0;
                     room.listed
                 });
-                pool.roomy[mark].lock().append(&mut list);
+                give_list_back(&pool.roomy[mark], list);
                 pool.mark(mark).fetch_add(missing, Relaxed);
                 got += missing;
             }

@@ -221,7 +221,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         let (stats, _) = of_entry_locked(&mut slow, pool, e);
         let holders = slow.published(pool, e);
         let mut recent = Vec::new();
-        for &holder in &holders {
+        for &holder in holders.iter() {
             let cache = slow.cache(holder.slot(), pool);
             if cache.quick && cache.entries.first.recent.waits() {
                 return Err(format!("entry {e}: a recent block that is not ready is in the way of quick frees"));
@@ -314,7 +314,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             }
         }
         drop(shared);
-        for holder in holders {
+        for &holder in holders.iter() {
             let observed = super::state::STREAMS.at(holder.slot()).observed();
             let bins = slow.bins(holder, pool, e);
             bins.check()?;

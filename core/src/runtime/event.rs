@@ -5,7 +5,7 @@
 use super::{Act, native, resolve_both, resolve_device, resolve_stream, submit_agreed, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
-use crate::order::{At, Event, Point, Recorded};
+use crate::order::{At, Event, Point, Points, Recorded};
 use crate::pool::observer::Event as Told;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
@@ -198,7 +198,7 @@ pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Ac
         None => Ok(()),
         Some(cuda) => act.run(|| cuda.event_record(event.0, raw).map_err(|code| cuda.error("cuEventRecord", code))),
     };
-    let seq = match submit_agreed(&own, stream, 1, Vec::new(), None, agree) {
+    let seq = match submit_agreed(&own, stream, 1, Points::default(), None, agree) {
         Ok(seq) => seq,
         Err(error) => {
             if error.status != Status::Destroyed {

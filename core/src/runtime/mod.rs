@@ -9,7 +9,7 @@ pub mod stream;
 
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, StreamId};
-use crate::order::{At, Clock, StreamRef};
+use crate::order::{At, Clock, Points, StreamRef};
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
 use crate::rules;
@@ -209,7 +209,7 @@ pub(crate) fn submit_work(
     device: &Device,
     stream: StreamRef,
     count: u64,
-    deps: Vec<At>,
+    deps: Points,
     after: Option<&Clock>,
 ) -> Result<u64> {
     submit_agreed(device, stream, count, deps, after, || Ok(()))
@@ -221,7 +221,7 @@ pub(crate) fn submit_agreed(
     device: &Device,
     stream: StreamRef,
     count: u64,
-    deps: Vec<At>,
+    deps: Points,
     after: Option<&Clock>,
     agree: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {

@@ -3,7 +3,7 @@
 use super::{Act, native, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
-use crate::order::{At, StreamOrderId, StreamRef};
+use crate::order::{At, Points, StreamOrderId, StreamRef};
 use crate::pool::observer::Event;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
@@ -160,7 +160,7 @@ pub(super) fn mark_end(device: &Device, stream: StreamRef) {
     let record = STREAMS.at(stream.slot());
     let mut state = record.state.lock();
     if uses && !state.released && record.is(device.uid, stream) {
-        device.order.submit(&STREAMS, &mut state, 1, Vec::new(), None);
+        device.order.submit(&STREAMS, &mut state, 1, Points::default(), None);
     }
 }
 
@@ -236,7 +236,7 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     super::model_only(&device)?;
     let _serial = device.enter();
     // Told once it is done: the stream may have been destroyed while this waited for its turn.
-    let first = submit_work(&device, stream, count, Vec::new(), None)?;
+    let first = submit_work(&device, stream, count, Points::default(), None)?;
     device.tell(&Event::Submit { stream: stream.id(), count });
     Ok(first + count - 1)
 }
@@ -272,10 +272,10 @@ pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act
     let (deps, clock) = match seen.recorded.clone() {
         Some(recorded) if STREAMS.at(recorded.at.stream.slot()).is(device.uid, recorded.at.stream) => {
             let clock = if rules::off(rules::TRANSITIVE) { None } else { Some(recorded.clock) };
-            (vec![recorded.at], clock)
+            ([recorded.at].into_iter().collect(), clock)
         }
-        Some(recorded) => (Vec::new(), Some(recorded.clock)),
-        None => (Vec::new(), None),
+        Some(recorded) => (Points::default(), Some(recorded.clock)),
+        None => (Points::default(), None),
     };
     let Some(cuda) = cuda else {
         let seq = submit_work(&device, stream, 1, deps, clock.as_ref())?;
