@@ -8,7 +8,9 @@ use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
 use super::registry::POOLS;
-use super::state::{Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, StreamState, cut, widen};
+use super::state::{
+    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
+};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::device_source::cuda::Code;
@@ -183,7 +185,7 @@ fn fast(
     }
     let mask = cache.unit - 1;
     let need = (size.max(1) + mask) & !mask;
-    if !cache.quick || size > cache.entries.first.bound {
+    if cache.quick == Quick::No || size > cache.entries.first.bound {
         return fast_in_any(pool_slot, size, need, record, guard);
     }
     let (index, b) = own_carved(cache, need, me, stock)?;
@@ -220,8 +222,7 @@ fn admit_key(state: &mut StreamState, pool: PoolId, key: u64) -> bool {
     state.handle == key && used && admit(state, pool_slot)
 }
 
-/// The stream's own block of a pool's first entry, which carves, has no list of empty pages, and keeps no block that is not
-/// ready: as [`own_block`].
+/// The stream's own block of a pool's first entry, which carves, and keeps no block that is not ready: as [`own_block`].
 #[inline(always)]
 fn own_carved(cache: &mut PoolCache, need: u64, me: StreamRef, stock: &mut Stock) -> Option<(u32, &'static Block)> {
     debug_assert!(!cache.entries.first.recent.waits());
@@ -238,7 +239,7 @@ fn own_carved(cache: &mut PoolCache, need: u64, me: StreamRef, stock: &mut Stock
         bins.put(lifted, index, b);
         return None;
     }
-    if (cache.entries.first.room.bytes < need || cache.room.bytes < need) && !make_room(cache, me, need) {
+    if (cache.entries.first.room.bytes < need || cache.room.bytes < need) && !make_room(cache, 0, me, need) {
         if let Some(bins) = cache.entries.first.bins.as_mut() {
             bins.put(lifted, index, b);
         }
@@ -277,13 +278,13 @@ fn own_recent(cache: &mut PoolCache, need: u64) -> Option<(u32, &'static Block)>
     cache.take_recent(0).filter(|&(_, bytes)| bytes == need).map(|(index, _)| (index, block(index)))
 }
 
-/// Makes room for so many bytes of the first entry.
+/// Makes room for so many bytes of an entry.
 #[cold]
 #[inline(never)]
-fn make_room(cache: &mut PoolCache, me: StreamRef, bytes: u64) -> bool {
+fn make_room(cache: &mut PoolCache, e: usize, me: StreamRef, bytes: u64) -> bool {
     let PoolCache { pool, room, entries, .. } = cache;
-    let own_room = &mut entries.first.room;
-    (own_room.bytes >= bytes || widen(pool, 0, own_room, me.slot(), bytes))
+    let Some(EntryCache { room: own_room, .. }) = entries.get_mut(e) else { return false };
+    (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
         && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
 }
 
@@ -354,42 +355,41 @@ fn own_block(
     }
     // So that the room is what it says.
     cache.uncover();
-    let PoolCache { pool, room, entries, .. } = cache;
-    let cached = entries.get_mut(e)?;
-    let carves = cached.carves;
-    let own_room = &mut cached.room;
-    // The record can have another handle, and there is room for the block's bytes.
-    let mut ready = |b: &Block| {
-        let bytes = if carves { need } else { b.size() };
-        b.generation() < GENERATION_LIMIT
-            && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
-            && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
-    };
+    let cached = cache.entries.get_mut(e)?;
     if cached.recent.bytes() == need {
-        if !ready(block(cached.recent.index())) {
+        let b = block(cached.recent.index());
+        if !can_serve(cache, e, b, me, need) {
             return None;
         }
-        let (index, _) = cached.recent.take()?;
-        return Some((index, block(index), need));
-    }
-    if cached.exact {
-        let bins = cached.bins.as_mut()?;
-        let index = bins.exact(need, Upto::Any);
-        if index == NIL || !ready(block(index)) {
-            return None;
-        }
-        bins.remove(index);
-        return Some((index, block(index), need));
+        let (index, _) = cache.take_recent(e)?;
+        return Some((index, b, need));
     }
     let bins = cached.bins.as_mut()?;
+    if cached.exact {
+        let index = bins.exact(need, Upto::Any);
+        if index == NIL {
+            return None;
+        }
+        let b = block(index);
+        if !can_serve(cache, e, b, me, need) {
+            return None;
+        }
+        cache.entries.get_mut(e)?.bins.as_mut()?.remove_record(index, b);
+        return Some((index, b, need));
+    }
+    let carves = cached.carves;
     let (index, b, lifted) = bins.lift_best(need)?;
-    if !ready(b) {
+    let bytes = if carves { need } else { b.size() };
+    let serves = can_serve(cache, e, b, me, bytes);
+    let cached = cache.entries.get_mut(e)?;
+    let bins = cached.bins.as_mut()?;
+    if !serves {
         bins.put(lifted, index, b);
         return None;
     }
     if !carves {
         bins.put_nothing(lifted);
-        return Some((index, b, b.size()));
+        return Some((index, b, bytes));
     }
     match cut(index, b, need, stock) {
         Ok(Some((rest, r))) => {
@@ -404,6 +404,16 @@ fn own_block(
     }
     note_start(index, b);
     Some((index, b, need))
+}
+
+/// Whether a block can serve from an entry: its record can have another handle, and there is room for `bytes` or is made.
+#[inline(always)]
+fn can_serve(cache: &mut PoolCache, e: usize, b: &Block, me: StreamRef, bytes: u64) -> bool {
+    if b.generation() >= GENERATION_LIMIT {
+        return false;
+    }
+    let own = cache.entries.get_mut(e).map_or(0, |entry| entry.room.bytes);
+    (own >= bytes && cache.room.bytes >= bytes) || make_room(cache, e, me, bytes)
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.

@@ -6,7 +6,8 @@ use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged, list_room,
+    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged,
+    list_room,
 };
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
@@ -25,7 +26,13 @@ use std::sync::atomic::Ordering::Relaxed;
 /// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
 #[inline(always)]
 pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
-    free_quick(allocation, stream).or_else(|missed| free_missed(missed, allocation, stream))
+    free_quick(allocation, stream).or_else(|missed| free_rest(missed, allocation, stream))
+}
+
+/// [`free_missed`], once for all who call it seldom.
+#[inline(never)]
+fn free_rest(missed: Missed, allocation: AllocationId, stream: StreamId) -> Result<()> {
+    free_missed(missed, allocation, stream)
 }
 
 /// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes its *ready* recent block, for
@@ -43,7 +50,7 @@ pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Re
 ///
 /// # Errors
 /// Those of [`free_async`].
-#[inline(never)]
+#[inline(always)]
 pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -> Result<()> {
     if !native::is_plain(stream) {
         drop(missed);
@@ -89,23 +96,25 @@ fn quick(
         && let Some(pool_slot) = b.passes(allocation.0)
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
-        && cache.quick
     {
         let first = &mut cache.entries.first;
-        first.requested -= b.requested() as i64;
-        if !first.recent.is_ready() {
+        if cache.quick == Quick::Yes && !first.recent.is_ready() {
+            first.requested -= b.requested() as i64;
             first.recent.keep_ready(b, allocation.0, b.rest());
             b.set_seq(state.push_next(record));
-        } else {
+            return Ok(());
+        }
+        if cache.quick != Quick::No {
+            first.requested -= b.requested() as i64;
             b.set_seq(state.push_next(record));
             replace_recent(guard, pool_slot, allocation, b);
+            return Ok(());
         }
-        return Ok(());
     }
     Err(Missed::at(guard))
 }
 
-/// The rest of a quick free where there is a ready block already, which is merged.
+/// The rest of a quick free where there is a ready block already, which is merged, or a page may have become empty.
 #[inline(never)]
 fn replace_recent(mut guard: StreamGuard, pool_slot: u32, allocation: AllocationId, b: &'static Block) {
     let state = &mut *guard;
@@ -114,6 +123,9 @@ fn replace_recent(mut guard: StreamGuard, pool_slot: u32, allocation: Allocation
         // While the freed one still is a live block, which nothing merges with.
         cache.merge_ready(state.me, stock);
         cache.entries.first.recent.keep_ready(b, allocation.0, b.rest());
+        if cache.quick == Quick::Lists && !beside_own_live(b, state.me) {
+            super::release::emptied(&cache.pool, 0, b, page(b.page()));
+        }
     }
 }
 
@@ -211,17 +223,14 @@ fn fast(
     b.set_seq(state.submitted + 1);
     b.set_flags(FREE);
     b.set_pass(0);
-    if !cache.quick || e != 0 || !plain {
+    if e == 0 && plain && keeps_recent && cache.quick == Quick::No {
         let PoolCache { pool, room, entries, .. } = &mut *cache;
-        let cached = entries.get_mut(e)?;
-        cached.publish(pool, e, me);
-        if !(cached.room.listed & room.listed) {
-            list_room(pool, e, &mut cached.room, me.slot());
-            list_room(pool, pool.entries.len(), room, me.slot());
-        }
+        entries.first.publish(pool, 0, me);
+        list_room(pool, 0, &mut entries.first.room, me.slot());
+        list_room(pool, pool.entries.len(), room, me.slot());
         cache.look_whether_quick();
     }
-    if cache.quick && e == 0 && plain {
+    if e == 0 && plain && cache.quick != Quick::No {
         cache.entries.first.recent.keep_ready(b, allocation.0, bytes);
     } else {
         let PoolCache { pool, room, entries, .. } = &mut *cache;
@@ -229,16 +238,23 @@ fn fast(
         cached.counts.frees += 1;
         cached.room.bytes += bytes;
         room.bytes += bytes;
+        if !(cached.room.listed & room.listed) {
+            list_room(pool, e, &mut cached.room, me.slot());
+            list_room(pool, pool.entries.len(), room, me.slot());
+        }
         if keeps_recent {
+            cached.publish(pool, e, me);
             cached.recent.keep(allocation.0, bytes);
+            if e == 0 {
+                // One that is not ready is in the way.
+                cache.quick = Quick::No;
+            }
         } else {
             cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
         }
-        if cached.lists_empty && !(keeps_recent && beside_own_live(b, me)) {
-            super::release::emptied(pool, e, b, home);
-        }
-        // One that is not ready is in the way.
-        cache.quick &= !cache.entries.first.recent.waits();
+    }
+    if cache.entries.get_mut(e)?.lists_empty && !(keeps_recent && beside_own_live(b, me)) {
+        super::release::emptied(&cache.pool, e, b, home);
     }
     state.push_one(record);
     if !state.waiters.is_empty() {

@@ -56,13 +56,23 @@ pub(crate) struct PoolCache {
     /// The device's alignment.
     pub(crate) unit: u64,
     pub(crate) share: Arc<Share>,
-    /// A free may leave a *ready* recent block in the first entry (see [`Recent`]) where there is no block already: the hot path
-    /// is open, the entry keeps such blocks and has no list of empty pages, and all its lists name this stream.
-    pub(crate) quick: bool,
+    pub(crate) quick: Quick,
     pub(crate) entries: Entries,
     pub(crate) pool: Arc<Pool>,
     /// Towards the pool's mark of used bytes.
     pub(crate) room: Room,
+}
+
+/// Whether a free may leave a *ready* recent block in the first entry (see [`Recent`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quick {
+    /// It may not, as far as was looked.
+    No,
+    /// Unless there is another block that is not ready, which there is not: the hot path is open, the entry keeps such blocks,
+    /// and all its lists name this stream.
+    Yes,
+    /// The same, and the entry has a list of empty pages to look after.
+    Lists,
 }
 
 /// The entries' parts of a stream; the first, which serves most, without a step more.
@@ -203,7 +213,7 @@ impl PoolCache {
             pool: pool.clone(),
             share,
             unit: pool.device.options.alignment,
-            quick: false,
+            quick: Quick::No,
             room: Room::default(),
             entries: Entries { first: entries.next().expect("a pool has an entry"), rest: entries.collect() },
         }
@@ -232,14 +242,14 @@ impl PoolCache {
     /// No block is ready any more, nor made so.
     pub(crate) fn stand_aside(&mut self) {
         self.uncover();
-        self.quick = false;
+        self.quick = Quick::No;
     }
 
     /// A ready block's bytes are counted as room and its free as such, and it is ready no more.
     #[inline(always)]
     pub(crate) fn uncover(&mut self) {
         if let Some(bytes) = self.entries.first.recent.uncover() {
-            self.quick = false;
+            self.quick = Quick::No;
             self.entries.first.counts.frees += 1;
             self.entries.first.room.bytes += bytes;
             self.room.bytes += bytes;
@@ -291,13 +301,17 @@ impl PoolCache {
     #[inline(always)]
     pub(crate) fn look_whether_quick(&mut self) {
         let first = &self.entries.first;
-        self.quick = first.keeps_recent
-            && !first.lists_empty
+        let open = first.keeps_recent
             && !first.recent.waits()
             && first.published
             && first.room.listed
             && self.room.listed
             && self.pool.is_open();
+        self.quick = match (open, first.lists_empty) {
+            (false, _) => Quick::No,
+            (true, false) => Quick::Yes,
+            (true, true) => Quick::Lists,
+        };
     }
 
     /// Counts of an entry, what is not counted yet included.
@@ -1141,7 +1155,7 @@ impl<'a> Slow<'a> {
             let own = &mut cache.entries[entry];
             let holds = !own.recent.is_none() || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
             if !holds {
-                (own.published, cache.quick) = (false, false);
+                (own.published, cache.quick) = (false, Quick::No);
             }
             holds
         });

@@ -2,7 +2,7 @@
 
 use super::block::block;
 use super::page::page;
-use super::state::{Counts, Kind, Pool, Slow, Tally};
+use super::state::{Counts, Kind, Pool, Quick, Slow, Tally};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -223,7 +223,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         let mut recent = Vec::new();
         for &holder in holders.iter() {
             let cache = slow.cache(holder.slot(), pool);
-            if cache.quick && cache.entries.first.recent.waits() {
+            if cache.quick != Quick::No && cache.entries.first.recent.waits() {
                 return Err(format!("entry {e}: a recent block that is not ready is in the way of quick frees"));
             }
             let own = &slow.cache(holder.slot(), pool).entries[e];
