@@ -289,7 +289,7 @@ fn make_room(cache: &mut PoolCache, e: usize, me: StreamRef, bytes: u64) -> bool
 }
 
 /// The hot path where the first entry is not all there is to look at.
-#[inline(never)]
+#[inline(always)]
 fn fast_in_any(
     pool_slot: u32,
     size: u64,

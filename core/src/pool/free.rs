@@ -175,7 +175,7 @@ fn free_other(allocation: AllocationId, stream: StreamId) -> Result<()> {
 }
 
 /// The whole hot path on a stream's record, which is locked.
-#[inline(never)]
+#[inline(always)]
 fn fast(
     allocation: AllocationId,
     b: &'static Block,
