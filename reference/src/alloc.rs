@@ -2,7 +2,8 @@
 
 use crate::device::{Allocation, Device};
 use crate::order::{Now, Point, Sort};
-use crate::pool::{Block, Entry, Failure, Page, Reason, State};
+use crate::pool::{Block, Entry, Failure, LOOKED_AT, Page, Reason, State, least_alike};
+use std::cmp::Reverse;
 
 /// What is told to an out-of-memory callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +232,7 @@ impl Device {
                 .own(request, entry)
                 .or_else(|| device.observed(request, entry))
                 .or_else(|| {
-                    device.pools[request.pool].shelves[entry].settle(None);
+                    device.pools[request.pool].shelves[entry].settle(None, 0);
                     device.preceding(request, entry)
                 })
                 .or_else(|| device.opportunistic(request, entry))
@@ -264,16 +265,42 @@ impl Device {
     /// Step 1.
     fn own(&mut self, request: &Request, entry: usize) -> Option<Found> {
         let stream = request.stream?;
-        let recent = |block: &Block| {
-            matches!(block.state, State::Free { recent: true, .. })
-                && is_own(block, stream)
-                && block.bytes == request.need
-        };
-        let own = |block: &Block| is_own(block, stream);
-        let mut spots = self.fitting(request, entry, recent);
-        if spots.is_empty() {
-            self.pools[request.pool].shelves[entry].settle(Some(stream));
-            spots = self.fitting(request, entry, own);
+        let least = least_alike(request.need);
+        let mut alike = self.pools[request.pool].shelves[entry].recent(stream);
+        alike.retain(|&(bytes, _)| least_alike(bytes) == least);
+        alike.sort_by_key(|&(_, seq)| Reverse(seq));
+        if alike.iter().skip(LOOKED_AT).any(|&(bytes, _)| bytes == request.need) {
+            self.met.push("recent: exactly as large, and perhaps not looked at");
+        }
+        alike.truncate(LOOKED_AT);
+        if let Some(&(_, last)) = alike.iter().find(|&&(bytes, _)| bytes == request.need) {
+            self.met.push("recent: exactly as large");
+            let wanted = |block: &Block| block.is_recent() && block.points() == Some(&[Point { stream, seq: last }]);
+            return Self::found(entry, self.fitting(request, entry, wanted).into_iter().next(), Reason::SameStream);
+        }
+        let own = |block: &Block| is_own(block, stream) && !block.is_recent();
+        let exact = |block: &Block| own(block) && block.bytes == request.need;
+        let mut spots = self.fitting(request, entry, exact);
+        let had = self.pools[request.pool].shelves[entry].recent(stream).len();
+        if !spots.is_empty() && had > 0 {
+            self.met.push("recent: none, but a merged one exactly as large");
+        }
+        for (bytes, case) in
+            [(least, "recent: one served that stopped being recent"), (0, "recent: one served when no other was left")]
+        {
+            if spots.is_empty() {
+                let shelf = &mut self.pools[request.pool].shelves[entry];
+                let before = shelf.recent(stream).len();
+                shelf.settle(Some(stream), bytes);
+                let left = shelf.recent(stream).len();
+                spots = self.fitting(request, entry, own);
+                if !spots.is_empty() && left < before {
+                    self.met.push(case);
+                }
+                if !spots.is_empty() && left > 0 {
+                    self.met.push("recent: a smaller one stayed");
+                }
+            }
         }
         Self::found(entry, spots.into_iter().next(), Reason::SameStream)
     }
@@ -460,7 +487,7 @@ impl Device {
         if !self.pools[request.pool].config.policy_3 {
             return None;
         }
-        self.pools[request.pool].shelves[entry].settle(None);
+        self.pools[request.pool].shelves[entry].settle(None, 0);
         let shelf = &self.pools[request.pool].shelves[entry];
         let mut spots = self.fitting(request, entry, |block| is_others(block, stream));
         if spots.is_empty() && shelf.kind.carves() {

@@ -2,7 +2,7 @@
 
 use crate::alloc::OutOfMemory;
 use crate::order::{Graph, LEGACY, Now, Point, Sort};
-use crate::pool::{Config, Entry, Failure, Figures, Pool, Reason, Shelf, State};
+use crate::pool::{Config, Entry, Failure, Figures, MOST_RECENT, Pool, Reason, Shelf, State};
 use std::rc::Rc;
 
 /// How a device is to behave.
@@ -67,7 +67,7 @@ pub struct Device {
     pub(crate) page_frees: u64,
     pub(crate) spans: [u64; 6],
     pub(crate) ninth_questions: u64,
-    /// Cases of Mapped entries that were met.
+    /// Cases that were met, of Mapped entries and of recent blocks.
     pub(crate) met: Vec<&'static str>,
 }
 
@@ -108,7 +108,7 @@ impl Device {
         self.spans
     }
     /// What Mapped entries came to, a name each time.
-    pub fn mapped_cases(&self) -> &[&'static str] {
+    pub fn cases(&self) -> &[&'static str] {
         &self.met
     }
     /// How often policy 2 would have needed a ninth question.
@@ -195,15 +195,10 @@ impl Device {
     fn prune(&mut self) {
         let streams = &self.graph.streams;
         for shelf in self.pools.iter_mut().flat_map(|pool| &mut pool.shelves) {
-            let mut now_own = Vec::new();
             for page in &mut shelf.pages {
                 for block in &mut page.blocks {
                     if let State::Free { points, .. } | State::Leaving { points } = &mut block.state {
-                        let had = points.len();
                         points.retain(|point| point.seq > streams[point.stream].observed);
-                        if let ([point], true) = (points.as_slice(), had > 1) {
-                            now_own.push(point.stream);
-                        }
                     }
                     if let State::Free { points, recent, .. } = &mut block.state {
                         *recent &= !points.is_empty();
@@ -216,9 +211,6 @@ impl Device {
                 if shelf.kind.carves() {
                     shelf.counted.merges += page.merge();
                 }
-            }
-            for stream in now_own {
-                shelf.settle(Some(stream));
             }
         }
     }
@@ -409,13 +401,15 @@ impl Device {
         let shelf = &mut self.pools[pool].shelves[entry];
         shelf.counted.frees += 1;
         shelf.counted.unordered_frees += u64::from(unordered);
-        if let [point] = *largest {
-            // Whatever comes to a stream's own merges its recent block first.
-            shelf.settle(Some(point.stream));
+        let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
+        if let (true, Some(stream)) = (recent, stream)
+            && shelf.recent(stream).len() == MOST_RECENT
+        {
+            self.met.push("recent: as many as there may be");
+            shelf.settle(Some(stream), 0);
         }
         for page in &mut shelf.pages {
             let Some(block) = page.blocks.iter_mut().find(|block| block.address == block_address) else { continue };
-            let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
             block.state = State::Free { points: largest, never_used: false, recent };
             let freed = (block.address, block.address + block.bytes);
             if let Some(chunk) = shelf.kind.chunk() {

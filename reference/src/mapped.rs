@@ -338,7 +338,7 @@ impl Device {
         let mut went = false;
         let reserved = self.pools[pool].reserved();
         if period.is_none() && reserved >= chunk && wanted(reserved, chunk) {
-            self.pools[pool].shelves[entry].settle(None);
+            self.pools[pool].shelves[entry].settle(None, 0);
         }
         let mut places: Vec<(u64, u64)> = Vec::new();
         for page in &self.pools[pool].shelves[entry].pages {

@@ -139,7 +139,7 @@ impl Entry {
         if matches!(self, Entry::Direct { .. }) { bytes == need } else { bytes >= need }
     }
 
-    /// §5: a stream's last free stays unmerged for a while.
+    /// §5: a stream's last frees stay unmerged for a while.
     pub(crate) fn keeps_recent(&self) -> bool {
         match *self {
             Entry::Sliced { .. } | Entry::Cuda { .. } => true,
@@ -176,7 +176,7 @@ impl Config {
 pub(crate) enum State {
     /// Position of the allocation.
     Live(usize),
-    /// Points by ascending stream. `recent`: its stream freed it last, and it is not to be merged yet.
+    /// Points by ascending stream. `recent`: not to be merged yet.
     Free { points: Vec<Point>, never_used: bool, recent: bool },
     /// Addresses with no chunk, in a Mapped entry.
     Vacant,
@@ -202,6 +202,10 @@ impl Block {
     /// There is memory behind it.
     pub(crate) fn backed(&self) -> bool {
         matches!(self.state, State::Live(_) | State::Free { .. })
+    }
+
+    pub(crate) fn is_recent(&self) -> bool {
+        matches!(self.state, State::Free { recent: true, .. })
     }
 
     pub(crate) fn never_used(&self) -> bool {
@@ -308,13 +312,42 @@ pub(crate) struct Shelf {
     pub(crate) batched: u64,
 }
 
+/// The most recent blocks of a stream in an entry.
+pub(crate) const MOST_RECENT: usize = 4096;
+
+/// How many recent blocks alike with what is needed are looked at.
+pub(crate) const LOOKED_AT: usize = 64;
+
+/// §5: the smallest size that is alike with this one.
+pub(crate) fn least_alike(bytes: u64) -> u64 {
+    let mut digits = Vec::new();
+    let mut left = bytes;
+    while left > 0 {
+        digits.insert(0, left % 2);
+        left /= 2;
+    }
+    digits.iter_mut().skip(6).for_each(|digit| *digit = 0);
+    digits.into_iter().fold(0, |bytes, digit| bytes * 2 + digit)
+}
+
 impl Shelf {
-    /// §5: the recent block of `stream`, or of every stream, is one of its own like any other.
-    pub(crate) fn settle(&mut self, stream: Option<usize>) {
+    /// The bytes and sequence numbers of the stream's recent blocks.
+    pub(crate) fn recent(&self, stream: usize) -> Vec<(u64, u64)> {
+        let own = |block: &Block| match &block.state {
+            State::Free { points, recent: true, .. } if points[0].stream == stream => {
+                Some((block.bytes, points[0].seq))
+            }
+            _ => None,
+        };
+        self.blocks().filter_map(own).collect()
+    }
+    /// §5: the recent blocks of `stream`, or of every stream, of at least `bytes` are its own like any other.
+    pub(crate) fn settle(&mut self, stream: Option<usize>, bytes: u64) {
         for page in &mut self.pages {
             for block in &mut page.blocks {
                 if let State::Free { points, recent, .. } = &mut block.state
                     && stream.is_none_or(|stream| points.iter().all(|point| point.stream == stream))
+                    && block.bytes >= bytes
                 {
                     *recent = false;
                 }

@@ -242,9 +242,9 @@ impl Reference {
         self.device.spans()
     }
 
-    /// What Mapped entries came to, a name each time.
-    pub fn mapped_cases(&self) -> &[&'static str] {
-        self.device.mapped_cases()
+    /// What Mapped entries and recent blocks came to, a name each time.
+    pub fn cases(&self) -> &[&'static str] {
+        self.device.cases()
     }
 
     /// How often policy 2 would have needed a ninth question.
@@ -766,7 +766,97 @@ impl Plan {
     }
 }
 
+/// The sizes of [`Program::many_recent`].
+fn some_size(dice: &mut Dice, alike: bool) -> u64 {
+    // A hundred that are alike where a unit is 16 bytes, or a few.
+    if alike && dice.chance(90) {
+        return 64 * KIB + dice.below(100) * 16;
+    }
+    dice.pick(&[512, 512, 1024, 1024, 1536, 4096, 6 * KIB, 20 * KIB])
+}
+
 impl Program {
+    /// A program in which streams have more recent blocks than they may keep: thousands of calls, most of them allocations
+    /// and frees in bursts.
+    pub fn many_recent(seed: u64) -> Program {
+        let mut dice = Dice::new(seed);
+        let alike = dice.chance(50);
+        let alignment = if alike { 16 } else { 512 };
+        let options = Options { alignment, granularity: 4096, capacity: u64::MAX, lazy: true };
+        let sliced = Entry::Sliced { page_size: MIB, max_slice_size: None, max_pool_size: None, dealloc_period: None };
+        let mapped = Entry::Mapped { range_size: 1 << 30, chunk_size: MIB, max_pool_size: None, dealloc_period: None };
+        let config = Config {
+            entries: vec![dice.pick(&[sliced, mapped.clone(), mapped, Entry::Cuda { max_pool_size: None }])],
+            policy_1: true,
+            policy_2: dice.chance(50),
+            policy_3: true,
+            release_threshold: u64::MAX,
+            sync_on_oom: false,
+        };
+        let mut ops = vec![
+            Op::CreateStream { id: 1, non_blocking: false, lazy: None },
+            Op::CreateStream { id: 2, non_blocking: true, lazy: None },
+            Op::CreateEvent { id: 3 },
+            Op::CreatePool { id: 4, config },
+        ];
+        let mut next = 4;
+        let mut live: Vec<(Id, Id)> = Vec::new();
+        let mut first = true;
+        while ops.len() < 16_000 {
+            let stream = if dice.chance(80) { 1 } else { 2 };
+            let count = if first { 5000 } else { 1 + dice.below(1500) };
+            match if first { 0 } else { dice.below(10) } {
+                0..3 => {
+                    for _ in 0..count {
+                        next += 1;
+                        let size = some_size(&mut dice, alike);
+                        ops.push(Op::Alloc { id: next, pool: 4, size, stream: Some(stream), alignment: 0 });
+                        live.push((next, stream));
+                    }
+                }
+                3..6 => {
+                    let order = dice.below(3);
+                    for _ in 0..(3 * count).min(live.len() as u64) {
+                        let at = match order {
+                            0 => 0,
+                            1 => live.len() as u64 - 1,
+                            _ => dice.below(live.len() as u64),
+                        };
+                        let (block, stream) = live.remove(at as usize);
+                        let other = dice.chance(1);
+                        ops.push(Op::Free { block, stream: Some(if other { 3 - stream } else { stream }) });
+                    }
+                }
+                6..9 => {
+                    for _ in 0..count {
+                        if dice.chance(50) && !live.is_empty() {
+                            let (block, stream) = live.remove(dice.below(live.len() as u64) as usize);
+                            ops.push(Op::Free { block, stream: Some(stream) });
+                        } else {
+                            next += 1;
+                            let size = some_size(&mut dice, alike);
+                            ops.push(Op::Alloc { id: next, pool: 4, size, stream: Some(stream), alignment: 0 });
+                            live.push((next, stream));
+                        }
+                    }
+                }
+                _ => ops.push(match dice.below(5) {
+                    0 => Op::Advance { stream, count: 1000 },
+                    1 => Op::SyncStream { stream },
+                    2 => Op::Record { event: 3, stream },
+                    3 => Op::Wait { stream, event: 3 },
+                    _ => Op::Trim { pool: 4, keep: 8 * MIB },
+                }),
+            }
+            if first {
+                // More than may be kept, at once.
+                ops.extend(live.drain(..4800).map(|(block, stream)| Op::Free { block, stream: Some(stream) }));
+                first = false;
+            }
+        }
+        Program { options, observer: dice.chance(30), ops }
+    }
+
     /// The program of a seed: about `length` calls at most; now and then eight times as many.
     pub fn random(seed: u64, length: u64) -> Program {
         let mut dice = Dice::new(seed);

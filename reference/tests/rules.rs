@@ -295,7 +295,7 @@ fn a_stream_takes_back_the_block_it_freed_last_where_the_size_is_the_same() {
 }
 
 #[test]
-fn the_block_a_stream_freed_last_merges_before_it_takes_one_of_another_size() {
+fn what_a_stream_freed_merges_before_it_takes_more_than_each_of_them() {
     let (mut d, pool) = one(vec![sliced(8192, None)]);
     let (a, ..) = alloc(&mut d, pool, 1024, 1);
     let (b, ..) = alloc(&mut d, pool, 1024, 1);
@@ -305,6 +305,87 @@ fn the_block_a_stream_freed_last_merges_before_it_takes_one_of_another_size() {
     assert_eq!(d.figures(pool).unwrap().0.merges, 0);
     assert_eq!(alloc(&mut d, pool, 2048, 1).1, 0);
     assert_eq!(d.figures(pool).unwrap().0.merges, 1);
+}
+
+fn merges(d: &Device, pool: usize) -> u64 {
+    d.figures(pool).unwrap().0.merges
+}
+
+#[test]
+fn every_recent_block_serves_its_size_the_last_freed_first() {
+    let (mut d, pool) = one(vec![sliced(8192, None)]);
+    let blocks = [1024, 2048, 1024, 512].map(|size| alloc(&mut d, pool, size, 1).0);
+    for block in &blocks[..3] {
+        d.free(*block, Some(1)).unwrap();
+    }
+    let taken = [2048, 1024, 1024].map(|size| alloc(&mut d, pool, size, 1).1);
+    assert_eq!(taken, [1024, 3072, 0]);
+    assert_eq!(merges(&d, pool), 0);
+}
+
+#[test]
+fn one_of_exactly_the_size_that_is_not_recent_lets_larger_recent_ones_be() {
+    let (mut d, pool) = one(vec![sliced(8192, None)]);
+    let [a, _, b, c, _] = [1024, 512, 2048, 1024, 512].map(|size| alloc(&mut d, pool, size, 1).0);
+    d.free(a, Some(1)).unwrap();
+    // It gives way and is cut; its rest is not recent.
+    assert_eq!(alloc(&mut d, pool, 512, 1).1, 0);
+    d.free(b, Some(1)).unwrap();
+    d.free(c, Some(1)).unwrap();
+    assert_eq!((alloc(&mut d, pool, 512, 1).1, merges(&d, pool)), (512, 0));
+    assert_eq!((alloc(&mut d, pool, 3072, 1).1, merges(&d, pool)), (1536, 1));
+}
+
+#[test]
+fn smaller_recent_blocks_stay_until_no_other_serves() {
+    let (mut d, pool) = one(vec![sliced(8192, Some(8192))]);
+    let [a, b, _, c, _] = [1024, 512, 512, 4096, 2048].map(|size| alloc(&mut d, pool, size, 1).0);
+    for block in [a, b, c] {
+        d.free(block, Some(1)).unwrap();
+    }
+    assert_eq!((alloc(&mut d, pool, 2048, 1).1, merges(&d, pool)), (2048, 0));
+    assert_eq!((alloc(&mut d, pool, 2048, 1).1, merges(&d, pool)), (4096, 0));
+    assert_eq!((alloc(&mut d, pool, 1536, 1).1, merges(&d, pool)), (0, 1));
+}
+
+#[test]
+fn smaller_recent_blocks_that_are_alike_give_way_with_the_larger() {
+    let (mut d, pool) = one(vec![sliced(1 << 18, None)]);
+    let [a, b, _, c] = [1 << 15, 1 << 15, 512, 1 << 16].map(|size| alloc(&mut d, pool, size, 1).0);
+    for block in [a, b, c] {
+        d.free(block, Some(1)).unwrap();
+    }
+    // 64 and 65 times 512 have the same six binary digits before a seventh. a and b merge and lie lower than c.
+    assert_eq!((alloc(&mut d, pool, 65 * 512, 1).1, merges(&d, pool)), (0, 1));
+}
+
+#[test]
+fn a_stream_has_at_most_4096_recent_blocks_an_entry() {
+    let (mut d, pool) = one(vec![sliced(4 << 20, None)]);
+    let blocks: Vec<usize> = (0..4098).map(|_| alloc(&mut d, pool, 512, 1).0).collect();
+    for &block in &blocks[..4096] {
+        d.free(block, Some(1)).unwrap();
+    }
+    let (figures, _) = d.figures(pool).unwrap();
+    assert_eq!((figures.merges, figures.pending, figures.largest_free), (0, 4096, 4094 * 512));
+    d.free(blocks[4096], Some(1)).unwrap();
+    let (figures, _) = d.figures(pool).unwrap();
+    assert_eq!((figures.merges, figures.pending, figures.pending_bytes), (4095, 2, 4097 * 512));
+}
+
+#[test]
+fn of_recent_blocks_that_are_alike_the_last_64_are_looked_at() {
+    for others in [63, 64] {
+        let (mut d, pool) = one(vec![sliced(16 << 20, None)]);
+        let mut blocks = vec![alloc(&mut d, pool, 256 * 512, 1).0];
+        blocks.extend((0..others).map(|_| alloc(&mut d, pool, 257 * 512, 1).0));
+        let _ = alloc(&mut d, pool, 512, 1);
+        for block in blocks {
+            d.free(block, Some(1)).unwrap();
+        }
+        let expected = if others == 63 { 0 } else { 64 };
+        assert_eq!((alloc(&mut d, pool, 256 * 512, 1).1, merges(&d, pool)), (0, expected));
+    }
 }
 
 #[test]

@@ -2,14 +2,15 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, INDEXED, LIVE, MULTI, NAMED, NIL, OBSERVED, Stock, UNUSED, block, live_flags, pass,
+    Block, GENERATION_LIMIT, HOST, INDEXED, LIVE, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block,
+    live_flags, pass,
 };
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
 use super::registry::POOLS;
 use super::state::{
-    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
+    Caches, Kind, Pool, PoolCache, PoolShared, Quick, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
 };
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
@@ -66,7 +67,7 @@ impl Missed {
     pub(super) const UNLOCKED: Missed = Missed(None);
 }
 
-/// What most calls of [`alloc_async`] are: the stream's *ready* recent block serves. Else the call goes on with
+/// What most calls of [`alloc_async`] are: a recent block of the stream in the first entry serves, with *ready* room. Else the call goes on with
 /// [`alloc_missed`].
 #[inline(always)]
 pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Missed> {
@@ -93,12 +94,20 @@ fn quick(
         && let cache = &mut **cache
         && cache.id == pool
         && let first = &mut cache.entries.first
-        && let Some((b, bytes, allocation)) = first.recent.take_ready(size, cache.unit)
+        && size <= first.bound
+        && let mask = cache.unit - 1
+        // 0 stays 0, and so does what would overflow: no block has that size.
+        && let need = size.wrapping_add(mask) & !mask
+        && need <= cache.ready
+        && let Some(recents) = &mut first.recents
+        && let Some((index, b, generation)) = recents.take_first(need)
     {
+        let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
+        cache.ready -= need;
         first.requested += size as i64;
         let counted = &cache.share.quick;
         counted.store(counted.load(Relaxed) + 1, Relaxed);
-        b.revive(allocation, bytes, size, pool_slot);
+        b.revive(allocation, need, size, pool_slot);
         b.set_seq(state.push_next(record));
         return Ok(AllocationId(allocation));
     }
@@ -188,12 +197,13 @@ fn fast(
     if cache.quick == Quick::No || size > cache.entries.first.bound {
         return fast_in_any(pool_slot, size, need, record, guard);
     }
-    let (index, b) = own_carved(cache, need, me, stock)?;
+    let (index, b, _) = own_block(cache, 0, need, me, stock)?;
     let first = &mut cache.entries.first;
     first.room.bytes -= need;
     cache.room.bytes -= need;
     first.requested += size as i64;
     first.counts.reuse[Reason::SameStream as usize] += 1;
+    cache.make_ready();
     let allocs = &cache.share.allocs;
     allocs.store(allocs.load(Relaxed) + 1, Relaxed);
     let generation = b.generation() + 1;
@@ -222,72 +232,6 @@ fn admit_key(state: &mut StreamState, pool: PoolId, key: u64) -> bool {
     state.handle == key && used && admit(state, pool_slot)
 }
 
-/// The stream's own block of a pool's first entry, which carves, and keeps no block that is not ready: as [`own_block`].
-#[inline(always)]
-fn own_carved(cache: &mut PoolCache, need: u64, me: StreamRef, stock: &mut Stock) -> Option<(u32, &'static Block)> {
-    debug_assert!(!cache.entries.first.recent.waits());
-    if cache.entries.first.recent.is_ready() {
-        if cache.entries.first.recent.bytes() == need {
-            // Its record can have no other handle, or the size is 0.
-            return own_recent(cache, need);
-        }
-        merge_ready(cache, me, stock);
-    }
-    let bins = cache.entries.first.bins.as_mut()?;
-    let (index, b, lifted) = bins.lift_best(need)?;
-    if b.generation() >= GENERATION_LIMIT {
-        bins.put(lifted, index, b);
-        return None;
-    }
-    if (cache.entries.first.room.bytes < need || cache.room.bytes < need) && !make_room(cache, 0, me, need) {
-        if let Some(bins) = cache.entries.first.bins.as_mut() {
-            bins.put(lifted, index, b);
-        }
-        return None;
-    }
-    let first = &mut cache.entries.first;
-    let bins = first.bins.as_mut()?;
-    match cut(index, b, need, stock) {
-        Ok(Some((rest, r))) => {
-            bins.put(lifted, rest, r);
-            first.counts.splits += 1;
-        }
-        Ok(None) => bins.put_nothing(lifted),
-        Err(()) => {
-            bins.put(lifted, index, b);
-            return None;
-        }
-    }
-    note_start(index, b);
-    Some((index, b))
-}
-
-#[inline(never)]
-fn merge_ready(cache: &mut PoolCache, me: StreamRef, stock: &mut Stock) {
-    cache.merge_ready(me, stock);
-}
-
-/// The ready block of exactly `need` bytes, if it can be had.
-#[cold]
-#[inline(never)]
-fn own_recent(cache: &mut PoolCache, need: u64) -> Option<(u32, &'static Block)> {
-    if block(cache.entries.first.recent.index()).generation() >= GENERATION_LIMIT {
-        return None;
-    }
-    // It was room for its own bytes.
-    cache.take_recent(0).filter(|&(_, bytes)| bytes == need).map(|(index, _)| (index, block(index)))
-}
-
-/// Makes room for so many bytes of an entry.
-#[cold]
-#[inline(never)]
-fn make_room(cache: &mut PoolCache, e: usize, me: StreamRef, bytes: u64) -> bool {
-    let PoolCache { pool, room, entries, .. } = cache;
-    let Some(EntryCache { room: own_room, .. }) = entries.get_mut(e) else { return false };
-    (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
-        && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
-}
-
 /// The hot path where the first entry is not all there is to look at.
 #[inline(always)]
 fn fast_in_any(
@@ -308,9 +252,10 @@ fn fast_in_any(
     let (index, b, bytes) = own_block(cache, e, need, me, stock)?;
     let cached = &mut cache.entries[e];
     cached.room.bytes -= bytes;
-    cache.room.bytes -= bytes;
     cached.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
+    cache.room.bytes -= bytes;
+    cache.make_ready();
     let allocs = &cache.share.allocs;
     allocs.store(allocs.load(Relaxed) + 1, Relaxed);
     let generation = b.generation() + 1;
@@ -350,46 +295,33 @@ fn own_block(
     me: StreamRef,
     stock: &mut Stock,
 ) -> Option<(u32, &'static Block, u64)> {
-    if cache.entries[e].recent.bytes() != need {
-        cache.settle(e, me, stock);
-    }
     // So that the room is what it says.
-    cache.uncover();
-    let cached = cache.entries.get_mut(e)?;
-    if cached.recent.bytes() == need {
-        let b = block(cached.recent.index());
-        if !can_serve(cache, e, b, me, need) {
-            return None;
-        }
-        let (index, _) = cache.take_recent(e)?;
-        return Some((index, b, need));
-    }
-    let bins = cached.bins.as_mut()?;
-    if cached.exact {
-        let index = bins.exact(need, Upto::Any);
-        if index == NIL {
-            return None;
-        }
-        let b = block(index);
-        if !can_serve(cache, e, b, me, need) {
-            return None;
-        }
-        cache.entries.get_mut(e)?.bins.as_mut()?.remove_record(index, b);
-        return Some((index, b, need));
-    }
+    cache.count_ready();
+    let PoolCache { pool, room, entries, .. } = cache;
+    let cached = entries.get_mut(e)?;
     let carves = cached.carves;
-    let (index, b, lifted) = bins.lift_best(need)?;
-    let bytes = if carves { need } else { b.size() };
-    let serves = can_serve(cache, e, b, me, bytes);
-    let cached = cache.entries.get_mut(e)?;
+    // The record can have another handle, and there is room for the block's bytes.
+    let mut ready = |own_room: &mut Room, b: &Block| {
+        let bytes = if carves { need } else { b.size() };
+        b.generation() < GENERATION_LIMIT
+            && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
+            && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
+    };
+    if let Some(recents) = &mut cached.recents
+        && let Some((index, b)) = recents.take(need, |b| ready(&mut cached.room, b)).ok()?
+    {
+        return Some((index, b, need));
+    }
+    let (index, b, lifted) = cached.lift_own(need, pool.unit_log2(), me, stock)?;
+    let fine = ready(&mut cached.room, b);
     let bins = cached.bins.as_mut()?;
-    if !serves {
+    if !fine {
         bins.put(lifted, index, b);
         return None;
     }
     if !carves {
         bins.put_nothing(lifted);
-        return Some((index, b, bytes));
+        return Some((index, b, b.size()));
     }
     match cut(index, b, need, stock) {
         Ok(Some((rest, r))) => {
@@ -404,16 +336,6 @@ fn own_block(
     }
     note_start(index, b);
     Some((index, b, need))
-}
-
-/// Whether a block can serve from an entry: its record can have another handle, and there is room for `bytes` or is made.
-#[inline(always)]
-fn can_serve(cache: &mut PoolCache, e: usize, b: &Block, me: StreamRef, bytes: u64) -> bool {
-    if b.generation() >= GENERATION_LIMIT {
-        return false;
-    }
-    let own = cache.entries.get_mut(e).map_or(0, |entry| entry.room.bytes);
-    (own >= bytes && cache.room.bytes >= bytes) || make_room(cache, e, me, bytes)
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.
@@ -722,20 +644,14 @@ impl Request<'_> {
         if let Some(stream) = self.stream
             && !rules::off(rules::SAME_STREAM)
         {
-            let cache = slow.cache(stream.slot(), pool);
-            if cache.entries[e].recent.bytes() == need
-                && let Some((index, _)) = cache.take_recent(e)
-            {
+            slow.cache(stream.slot(), pool);
+            let Caches { pools, stock, .. } = &mut slow.state(stream.slot()).attach;
+            let index = match pools.get_mut(pool.slot as usize) {
+                Some(Some(cache)) => cache.entries[e].take_own(need, pool.unit_log2(), stream, stock),
+                _ => NIL,
+            };
+            if index != NIL {
                 return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
-            }
-            slow.settle(stream, pool, e);
-            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
-            if let Some(bins) = cache.bins.as_mut() {
-                let index = fit(bins, Upto::Any);
-                if index != NIL {
-                    bins.remove(index);
-                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
-                }
             }
         }
         // 2. Observed frees.
@@ -1156,14 +1072,10 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
             remove_multi(shared, e, index);
             shared.points.remove(&index);
         }
-        stream => {
-            let cache = slow.cache(stream.slot(), pool);
-            if cache.entries[e].recent.is(index) {
-                cache.take_recent(e);
-            } else {
-                slow.bins(stream, pool, e).remove(index);
-            }
-        }
+        stream => match &mut slow.cache(stream.slot(), pool).entries[e].recents {
+            Some(recents) if block(index).has(RECENT) => recents.remove(index),
+            _ => slow.bins(stream, pool, e).remove(index),
+        },
     }
 }
 

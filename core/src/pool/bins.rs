@@ -10,14 +10,71 @@ use std::cmp::min;
 
 /// 2^47 bytes in units of 16 bytes, the smallest alignment, end in the last class.
 const CLASSES: usize = 39 * 32 + 32;
-const WORDS: usize = CLASSES / 64;
+/// As many classes as anyone has, in words of bits.
+const WORDS: usize = 22;
+pub(super) const MOST_CLASSES: usize = WORDS * 64;
+const _: () = assert!(CLASSES <= MOST_CLASSES);
 
-pub(crate) struct Bins {
+/// Which classes hold something.
+pub(super) struct Occupied {
     /// A bit per word that is not 0.
     summary: u32,
+    words: [u64; WORDS],
+}
+
+impl Occupied {
+    pub(super) const NONE: Occupied = Occupied { summary: 0, words: [0; WORDS] };
+
+    #[inline(always)]
+    pub(super) fn has(&self, c: usize) -> bool {
+        self.words[c / 64] >> (c % 64) & 1 != 0
+    }
+    #[inline(always)]
+    pub(super) fn set(&mut self, c: usize) {
+        self.words[c / 64] |= 1 << (c % 64);
+        self.summary |= 1 << (c / 64);
+    }
+    #[inline(always)]
+    pub(super) fn clear(&mut self, c: usize) {
+        let word = &mut self.words[c / 64];
+        *word &= !(1 << (c % 64));
+        if *word == 0 {
+            self.summary &= !(1 << (c / 64));
+        }
+    }
+    /// The first from `from` on.
+    #[inline(always)]
+    pub(super) fn next(&self, from: usize) -> Option<usize> {
+        let word = from / 64;
+        let bits = self.words.get(word)? & (u64::MAX << (from % 64));
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
+        }
+        let later = self.summary & (u32::MAX << (word + 1));
+        if later == 0 {
+            return None;
+        }
+        let word = later.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+    fn last(&self) -> Option<usize> {
+        let word = self.words.iter().rposition(|&bits| bits != 0)?;
+        Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
+    }
+    fn check(&self) -> Result<(), String> {
+        for (word, &bits) in self.words.iter().enumerate() {
+            if (bits != 0) != (self.summary >> word & 1 == 1) {
+                return Err(format!("word {word} of classes: bitmap and its summary disagree"));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) struct Bins {
+    occupied: Occupied,
     /// log2 of the device's alignment.
     unit_log2: u32,
-    words: [u64; WORDS],
     roots: [u32; CLASSES],
     pub(crate) count: u64,
     pub(crate) bytes: u64,
@@ -329,7 +386,7 @@ fn any_upto(root: u32, seq: u64) -> u32 {
 impl Bins {
     /// Empty, for sizes that are multiples of `1 << unit_log2` (others only make classes less even).
     pub(crate) fn new(unit_log2: u32) -> Bins {
-        Bins { summary: 0, unit_log2, words: [0; WORDS], roots: [NIL; CLASSES], count: 0, bytes: 0 }
+        Bins { occupied: Occupied::NONE, unit_log2, roots: [NIL; CLASSES], count: 0, bytes: 0 }
     }
 
     /// Ascending in `size`.
@@ -357,8 +414,7 @@ impl Bins {
         let root = self.roots[c];
         if root == NIL {
             self.roots[c] = node;
-            self.words[c / 64] |= 1 << (c % 64);
-            self.summary |= 1 << (c / 64);
+            self.occupied.set(c);
         } else {
             self.roots[c] = insert(root, node, b);
         }
@@ -405,8 +461,7 @@ impl Bins {
         let root = self.roots[c];
         if root == NIL {
             self.roots[c] = node;
-            self.words[c / 64] |= 1 << (c % 64);
-            self.summary |= 1 << (c / 64);
+            self.occupied.set(c);
         } else {
             self.roots[c] = insert(root, node, b);
         }
@@ -442,26 +497,11 @@ impl Bins {
         }
     }
 
-    #[inline(always)]
-    fn next_class(&self, from: usize) -> Option<usize> {
-        let word = from / 64;
-        let bits = self.words.get(word)? & (u64::MAX << (from % 64));
-        if bits != 0 {
-            return Some(word * 64 + bits.trailing_zeros() as usize);
-        }
-        let later = self.summary & (u32::MAX << (word + 1));
-        if later == 0 {
-            return None;
-        }
-        let word = later.trailing_zeros() as usize;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
-    }
-
     /// The smallest acceptable block of at least `size`, among equals the lowest address.
     #[inline(always)]
     pub(crate) fn best(&self, size: u64, upto: Upto) -> u32 {
         let mut c = self.class(size);
-        while let Some(found) = self.next_class(c) {
+        while let Some(found) = self.occupied.next(c) {
             let root = self.roots[found];
             if let Upto::Any = upto {
                 let b = block(root);
@@ -487,7 +527,7 @@ impl Bins {
     pub(crate) fn lift_best(&mut self, size: u64) -> Option<(u32, &'static Block, Lifted)> {
         let mut c = self.class(size);
         loop {
-            c = self.next_class(c)?;
+            c = self.occupied.next(c)?;
             let root = self.roots[c];
             let b = block(root);
             if b.is_leaf() {
@@ -508,11 +548,9 @@ impl Bins {
 
     #[inline(always)]
     fn empty_class(&mut self, c: usize) {
-        let (Some(root), Some(word)) = (self.roots.get_mut(c), self.words.get_mut(c / 64)) else { return };
-        *root = NIL;
-        *word &= !(1 << (c % 64));
-        if *word == 0 {
-            self.summary &= !(1 << (c / 64));
+        if let Some(root) = self.roots.get_mut(c) {
+            *root = NIL;
+            self.occupied.clear(c);
         }
     }
 
@@ -538,7 +576,7 @@ impl Bins {
     /// Takes out some block freed at `seq` or before.
     pub(crate) fn take_upto(&mut self, seq: u64) -> Option<u32> {
         let mut c = 0;
-        while let Some(found) = self.next_class(c) {
+        while let Some(found) = self.occupied.next(c) {
             let node = any_upto(self.roots[found], seq);
             if node != NIL {
                 self.remove(node);
@@ -551,25 +589,21 @@ impl Bins {
 
     /// Size of the largest block, 0 if none.
     pub(crate) fn largest(&self) -> u64 {
-        for (word, bits) in self.words.iter().enumerate().rev() {
-            if *bits != 0 {
-                let mut at = self.roots[word * 64 + 63 - bits.leading_zeros() as usize];
-                loop {
-                    let (_, right) = block(at).children();
-                    if right == NIL {
-                        return block(at).size();
-                    }
-                    at = right;
-                }
+        let Some(last) = self.occupied.last() else { return 0 };
+        let mut at = self.roots[last];
+        loop {
+            let (_, right) = block(at).children();
+            if right == NIL {
+                return block(at).size();
             }
+            at = right;
         }
-        0
     }
 
     /// Visits every block of at least `size`.
     pub(crate) fn each_from(&self, size: u64, visit: &mut impl FnMut(u32)) {
         let mut c = self.class(size);
-        while let Some(found) = self.next_class(c) {
+        while let Some(found) = self.occupied.next(c) {
             each(self.roots[found], &mut |node| {
                 if block(node).size() >= size {
                     visit(node);
@@ -582,7 +616,7 @@ impl Bins {
     /// Visits every block.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32)) {
         let mut c = 0;
-        while let Some(found) = self.next_class(c) {
+        while let Some(found) = self.occupied.next(c) {
             each(self.roots[found], &mut visit);
             c = found + 1;
         }
@@ -590,13 +624,11 @@ impl Bins {
 
     /// Compares the structure with its rules.
     pub(crate) fn check(&self) -> Result<(), String> {
+        self.occupied.check()?;
         let (mut count, mut bytes) = (0, 0);
         for (c, &root) in self.roots.iter().enumerate() {
-            if (root != NIL) != (self.words[c / 64] >> (c % 64) & 1 == 1) {
+            if (root != NIL) != self.occupied.has(c) {
                 return Err(format!("class {c}: bitmap and root disagree"));
-            }
-            if (self.words[c / 64] != 0) != (self.summary >> (c / 64) & 1 == 1) {
-                return Err(format!("class {c}: bitmap and its summary disagree"));
             }
             let mut last = (0, 0);
             let mut wrong = None;

@@ -43,6 +43,10 @@ const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
 const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
 /// The page's index names this record at its address. Stays with the record, live or free.
 pub(crate) const INDEXED: u64 = 1;
+/// Free, one of its stream's recent blocks: not to be merged with.
+pub(crate) const RECENT: u64 = 8;
+/// All flags of a recent block.
+pub(crate) const RESTING: u64 = FREE | RECENT | INDEXED;
 pub(crate) const LIVE: u64 = 2;
 pub(crate) const FREE: u64 = 4;
 
@@ -52,7 +56,7 @@ pub(crate) struct Block {
     addr: AtomicU64,
     /// Size in the low 48 bits, of which the lowest 4 are flags too; flags above.
     size_flags: AtomicU64,
-    /// Live: requested bytes. Free: tree links, left in the low half.
+    /// Live: requested bytes. Free: tree links, left in the low half; or the next recent block.
     links: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
@@ -130,6 +134,15 @@ impl Block {
         self.links.store(u64::MAX, Relaxed);
         self.min_seq.store(self.seq.load(Relaxed), Relaxed);
     }
+    /// The next of a chain of recent blocks.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> u32 {
+        self.links.load(Relaxed) as u32
+    }
+    #[inline(always)]
+    pub(crate) fn set_link(&self, next: u32) {
+        self.links.store(u64::from(next), Relaxed)
+    }
     /// In its tree, it has no children.
     #[inline(always)]
     pub(crate) fn is_leaf(&self) -> bool {
@@ -184,22 +197,31 @@ impl Block {
     pub(crate) fn add_flag(&self, flag: u64) {
         self.size_flags.store(self.size_flags.load(Relaxed) | flag, Relaxed)
     }
-    /// A block of the first entry of the pool in `pool_slot`, the pages' index of which names it, becomes the allocation of that
+    #[inline(always)]
+    pub(crate) fn drop_flag(&self, flag: u64) {
+        self.size_flags.store(self.size_flags.load(Relaxed) & !flag, Relaxed)
+    }
+    /// Free, and to be merged with.
+    #[inline(always)]
+    pub(crate) fn merges(&self) -> bool {
+        self.size_flags.load(Relaxed) & (FREE | RECENT) == FREE
+    }
+    /// A recent block of the first entry of the pool in `pool_slot`, the pages' index of which names it, becomes the allocation of that
     /// handle, for [`super::Reason::SameStream`], which is 0.
     #[inline(always)]
     pub(crate) fn revive(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
-        debug_assert!(self.size_flags() == size | FREE | INDEXED);
+        debug_assert!(self.size_flags() == size | RESTING);
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
         self.set_size_flags(size, LIVE | INDEXED);
         self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
     }
-    /// It is free again, as it was before [`Block::revive`]: its bytes.
+    /// It is free and recent again, as it was before [`Block::revive`]: its bytes.
     #[inline(always)]
     pub(crate) fn rest(&self) -> u64 {
         let size = self.size();
         debug_assert!(self.has(INDEXED));
-        self.set_size_flags(size, FREE | INDEXED);
+        self.set_size_flags(size, RESTING);
         self.set_pass(0);
         size
     }

@@ -1,9 +1,12 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
 use super::alloc::{Missed, admit, settle_after};
-use super::block::{BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, USERS, block, named};
+use super::block::{
+    BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, block, named,
+};
 use super::observer::Event;
 use super::page::page;
+use super::recents::MOST;
 use super::registry::POOLS;
 use super::state::{
     Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged,
@@ -35,8 +38,8 @@ fn free_rest(missed: Missed, allocation: AllocationId, stream: StreamId) -> Resu
     free_missed(missed, allocation, stream)
 }
 
-/// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes its *ready* recent block, for
-/// which there is no merging to do yet but that of the one before. Else the call goes on with [`free_missed`].
+/// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes a recent one of it in
+/// the pool's first entry. Else the call goes on with [`free_missed`].
 #[inline(always)]
 pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), Missed> {
     let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(Missed::UNLOCKED) };
@@ -96,36 +99,30 @@ fn quick(
         && let Some(pool_slot) = b.passes(allocation.0)
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
+        && cache.quick != Quick::No
+        && let first = &mut cache.entries.first
+        && let Some(recents) = &mut first.recents
+        && recents.count < MOST
     {
-        let first = &mut cache.entries.first;
-        if cache.quick == Quick::Yes && !first.recent.is_ready() {
-            first.requested -= b.requested() as i64;
-            first.recent.keep_ready(b, allocation.0, b.rest());
-            b.set_seq(state.push_next(record));
-            return Ok(());
+        first.requested -= b.requested() as i64;
+        first.counts.frees += 1;
+        let bytes = b.rest();
+        recents.push(handle::slot(allocation.0), b, bytes);
+        cache.ready += bytes;
+        if cache.quick == Quick::Lists {
+            look_whether_empty(cache, b, state.me);
         }
-        if cache.quick != Quick::No {
-            first.requested -= b.requested() as i64;
-            b.set_seq(state.push_next(record));
-            replace_recent(guard, pool_slot, allocation, b);
-            return Ok(());
-        }
+        b.set_seq(state.push_next(record));
+        return Ok(());
     }
     Err(Missed::at(guard))
 }
 
-/// The rest of a quick free where there is a ready block already, which is merged, or a page may have become empty.
+/// A block of the first entry was freed: its page may be an empty one.
 #[inline(never)]
-fn replace_recent(mut guard: StreamGuard, pool_slot: u32, allocation: AllocationId, b: &'static Block) {
-    let state = &mut *guard;
-    let Caches { pools, stock, .. } = &mut state.attach;
-    if let Some(Some(cache)) = pools.get_mut(pool_slot as usize) {
-        // While the freed one still is a live block, which nothing merges with.
-        cache.merge_ready(state.me, stock);
-        cache.entries.first.recent.keep_ready(b, allocation.0, b.rest());
-        if cache.quick == Quick::Lists && !beside_own_live(b, state.me) {
-            super::release::emptied(&cache.pool, 0, b, page(b.page()));
-        }
+fn look_whether_empty(cache: &PoolCache, b: &'static Block, me: StreamRef) {
+    if !beside_own_live(b, me) {
+        super::release::emptied(&cache.pool, 0, b, page(b.page()));
     }
 }
 
@@ -213,49 +210,29 @@ fn fast(
     }
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    let (bytes, plain) = (b.size(), b.passes(allocation.0).is_some());
-    let cached = cache.entries.get_mut(e)?;
+    let bytes = b.size();
+    let PoolCache { pool, room, entries, .. } = &mut *cache;
+    let cached = entries.get_mut(e)?;
     cached.requested -= b.requested() as i64;
-    let keeps_recent = cached.keeps_recent;
-    if keeps_recent {
-        cache.settle(e, me, stock);
-    }
+    cached.counts.frees += 1;
     b.set_seq(state.submitted + 1);
-    b.set_flags(FREE);
     b.set_pass(0);
-    if e == 0 && plain && keeps_recent && cache.quick == Quick::No {
-        let PoolCache { pool, room, entries, .. } = &mut *cache;
-        entries.first.publish(pool, 0, me);
-        list_room(pool, 0, &mut entries.first.room, me.slot());
-        list_room(pool, pool.entries.len(), room, me.slot());
-        cache.look_whether_quick();
-    }
-    if e == 0 && plain && cache.quick != Quick::No {
-        cache.entries.first.recent.keep_ready(b, allocation.0, bytes);
+    if cached.keeps_recent {
+        cached.keep_recent(pool, e, me, (index, b), stock);
     } else {
-        let PoolCache { pool, room, entries, .. } = &mut *cache;
-        let cached = entries.get_mut(e)?;
-        cached.counts.frees += 1;
-        cached.room.bytes += bytes;
-        room.bytes += bytes;
-        if !(cached.room.listed & room.listed) {
-            list_room(pool, e, &mut cached.room, me.slot());
-            list_room(pool, pool.entries.len(), room, me.slot());
-        }
-        if keeps_recent {
-            cached.publish(pool, e, me);
-            cached.recent.keep(allocation.0, bytes);
-            if e == 0 {
-                // One that is not ready is in the way.
-                cache.quick = Quick::No;
-            }
-        } else {
-            cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
-        }
+        b.set_flags(FREE);
+        cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
     }
-    if cache.entries.get_mut(e)?.lists_empty && !(keeps_recent && beside_own_live(b, me)) {
-        super::release::emptied(&cache.pool, e, b, home);
+    if cached.lists_empty && !(cached.keeps_recent && beside_own_live(b, me)) {
+        super::release::emptied(pool, e, b, home);
     }
+    cached.room.bytes += bytes;
+    room.bytes += bytes;
+    if !(cached.room.listed & room.listed) {
+        list_room(pool, e, &mut cached.room, me.slot());
+        list_room(pool, pool.entries.len(), room, me.slot());
+    }
+    cache.make_ready();
     state.push_one(record);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
@@ -453,21 +430,22 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             Some(stream) => slow.give_room(pool, e, stream, bytes),
             None => shared.give_room(pool, e, bytes),
         }
-        if let &[at] = &*points {
-            // While this block cannot be taken for one of the stream's own yet.
-            slow.settle(at.stream, pool, e);
-        }
-        b.set_flags(FREE);
+        let recent =
+            stream.filter(|&stream| pool.entries[e].keeps_recent() && matches!(*points, [at] if at.stream == stream));
+        // Not to be merged with when others make way.
+        b.set_flags(if recent.is_some() { FREE | RECENT } else { FREE });
         b.set_pass(0);
         super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
-        match (stream, &*points) {
-            (Some(stream), &[at]) if at.stream == stream && pool.entries[e].keeps_recent() => {
+        match (recent, &*points) {
+            (Some(stream), &[at]) => {
                 b.set_stream(stream);
                 b.set_seq(at.seq);
-                let own = &mut slow.cache(stream.slot(), pool).entries[e];
-                own.publish(pool, e, stream);
-                own.recent.keep(allocation.0, bytes);
+                slow.cache(stream.slot(), pool);
+                let Caches { pools, stock, .. } = &mut slow.state(stream.slot()).attach;
+                if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
+                    cache.entries[e].keep_recent(pool, e, stream, (index, b), stock);
+                }
             }
             _ => place(&mut slow, &mut shared, pool, e, index, &points),
         }
@@ -527,7 +505,6 @@ pub(crate) fn place(
             }
         }
         &[At { stream, seq }] => {
-            slow.settle(stream, pool, e);
             b.set_stream(stream);
             b.set_seq(seq);
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];

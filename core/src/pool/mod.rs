@@ -15,7 +15,7 @@ mod internal;
 mod mapped;
 pub mod observer;
 mod page;
-mod recent;
+mod recents;
 mod registry;
 pub(crate) mod release;
 mod span;

@@ -353,14 +353,10 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             if cache.id != pool.id {
                 continue;
             }
-            let recent = &cache.entries[e].recent;
-            if !recent.is_none()
-                && block(recent.index()).seq() <= upto
-                && let Some((index, _)) = cache.take_recent(e)
-            {
-                pruned.push((index, Vec::new()));
-            }
             let own = &mut cache.entries[e];
+            if let Some(recents) = &mut own.recents {
+                recents.take_upto(upto, |index| pruned.push((index, Vec::new())));
+            }
             if let Some(bins) = own.bins.as_mut() {
                 while let Some(index) = bins.take_upto(upto) {
                     pruned.push((index, Vec::new()));
@@ -430,7 +426,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
         for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
-            debug_assert!(gone.recent.is_none() && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
+            debug_assert!(gone.recents() == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
             own.counts.add(&cache.counts(e));
         }
     }

@@ -6,13 +6,13 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
-use super::bins::{Bins, Lifted};
-use super::block::{Block, FREE, INDEXED, LIVE, NIL, Stock, UNUSED, block};
+use super::bins::{Bins, Lifted, Upto};
+use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::Page;
-use super::recent::Recent;
+use super::recents::{MOST, Recents};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -57,19 +57,21 @@ pub(crate) struct PoolCache {
     pub(crate) unit: u64,
     pub(crate) share: Arc<Share>,
     pub(crate) quick: Quick,
+    /// Bytes of room towards both the first entry's mark and the pool's, which its recent blocks take and give back without
+    /// more. Not 0 only while the hot path is open; whoever else looks at the room counts them there first.
+    pub(crate) ready: u64,
     pub(crate) entries: Entries,
     pub(crate) pool: Arc<Pool>,
     /// Towards the pool's mark of used bytes.
     pub(crate) room: Room,
 }
 
-/// Whether a free may leave a *ready* recent block in the first entry (see [`Recent`]).
+/// Whether a free in the first entry need do little more than keep the block and make its bytes *ready*.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quick {
-    /// It may not, as far as was looked.
+    /// More is to be done, as far as was looked.
     No,
-    /// Unless there is another block that is not ready, which there is not: the hot path is open, the entry keeps such blocks,
-    /// and all its lists name this stream.
+    /// The hot path is open, the entry keeps recent blocks, and all its lists name this stream.
     Yes,
     /// The same, and the entry has a list of empty pages to look after.
     Lists,
@@ -128,8 +130,8 @@ impl IndexMut<usize> for Entries {
 /// One entry's part of a stream: the stream's own free blocks, and counts of what was done on it.
 #[repr(C)]
 pub(crate) struct EntryCache {
-    /// The block this stream freed last, its own but not merged yet. Ready at most in the first entry.
-    pub(crate) recent: Recent,
+    /// What this stream freed last: its own, but not merged yet.
+    pub(crate) recents: Option<Box<Recents>>,
     /// The difference of what live blocks asked for.
     pub(crate) requested: i64,
     /// The largest request the entry accepts.
@@ -138,7 +140,7 @@ pub(crate) struct EntryCache {
     pub(crate) exact: bool,
     /// Blocks are carved from pages.
     pub(crate) carves: bool,
-    /// Frees leave a recent block.
+    /// Frees leave recent blocks.
     pub(crate) keeps_recent: bool,
     /// Frees are not for the hot path.
     pub(crate) slow_free: bool,
@@ -156,7 +158,7 @@ pub(crate) struct EntryCache {
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Share {
-    /// Those served by the first entry's ready block. Nothing else counts them.
+    /// Those that the first entry's recent blocks served with ready room. Nothing else counts them.
     pub(crate) quick: AtomicU64,
     /// The other successful allocations.
     pub(crate) allocs: AtomicU64,
@@ -173,7 +175,7 @@ impl Share {
 /// A mark (the most bytes ever used) is always the bytes used now and everybody's room together. An allocation takes its
 /// bytes out of its stream's room, a free puts them back, so neither touches what streams share; only a stream whose room
 /// is too small takes from the others', and when all of it together is too small the mark rises. So the mark is exact,
-/// and used bytes are the mark less all room. (The bytes of a ready recent block are room too, and not counted here.)
+/// and used bytes are the mark less all room. ([`PoolCache::ready`] bytes are room too, and not counted here.)
 #[derive(Default)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -196,7 +198,7 @@ impl PoolCache {
         pool.shares.lock().push(share.clone());
         let mut entries = pool.entries.iter().map(|entry| EntryCache {
             bound: entry.accept.min(entry.accept_need),
-            recent: Recent::default(),
+            recents: None,
             requested: 0,
             exact: entry.kind == Kind::Direct,
             carves: entry.carves(),
@@ -214,6 +216,7 @@ impl PoolCache {
             share,
             unit: pool.device.options.alignment,
             quick: Quick::No,
+            ready: 0,
             room: Room::default(),
             entries: Entries { first: entries.next().expect("a pool has an entry"), rest: entries.collect() },
         }
@@ -231,87 +234,49 @@ impl PoolCache {
 
     /// Bytes of room towards a mark.
     fn room_bytes(&self, mark: usize) -> u64 {
-        let covered = self.entries.first.recent.covered();
         match mark {
-            0 => self.entries.first.room.bytes + covered,
-            _ if mark == self.pool.entries.len() => self.room.bytes + covered,
+            0 => self.entries.first.room.bytes + self.ready,
+            _ if mark == self.pool.entries.len() => self.room.bytes + self.ready,
             _ => self.entries[mark].room.bytes,
         }
     }
 
-    /// No block is ready any more, nor made so.
+    /// No room is ready any more, nor made so.
     pub(crate) fn stand_aside(&mut self) {
-        self.uncover();
+        self.count_ready();
         self.quick = Quick::No;
     }
 
-    /// A ready block's bytes are counted as room and its free as such, and it is ready no more.
+    /// The ready bytes are counted as room.
     #[inline(always)]
-    pub(crate) fn uncover(&mut self) {
-        if let Some(bytes) = self.entries.first.recent.uncover() {
-            self.quick = Quick::No;
-            self.entries.first.counts.frees += 1;
-            self.entries.first.room.bytes += bytes;
-            self.room.bytes += bytes;
-        }
+    pub(crate) fn count_ready(&mut self) {
+        self.entries.first.room.bytes += self.ready;
+        self.room.bytes += self.ready;
+        self.ready = 0;
     }
 
-    /// Takes an entry's recent block: (index, bytes).
+    /// Makes the room ready that there is towards both marks, if that may be.
     #[inline(always)]
-    pub(crate) fn take_recent(&mut self, entry: usize) -> Option<(u32, u64)> {
-        let quick = self.quick;
-        if entry == 0 {
-            self.uncover();
-        }
-        let taken = self.entries[entry].recent.take();
-        // There is none now, so the next one may be ready.
-        self.quick = quick;
-        taken
-    }
-
-    /// Merges an entry's recent block: it becomes one of the stream's own like any other.
-    #[inline(always)]
-    pub(crate) fn settle(&mut self, entry: usize, me: StreamRef, stock: &mut Stock) {
-        if !self.entries[entry].recent.is_none() {
-            self.merge_recent(entry, me, stock);
+    pub(crate) fn make_ready(&mut self) {
+        if self.quick != Quick::No || self.look_whether_quick() {
+            let bytes = self.entries.first.room.bytes.min(self.room.bytes);
+            self.entries.first.room.bytes -= bytes;
+            self.room.bytes -= bytes;
+            self.ready += bytes;
         }
     }
 
     #[inline(never)]
-    fn merge_recent(&mut self, entry: usize, me: StreamRef, stock: &mut Stock) {
-        if let Some((index, _)) = self.take_recent(entry) {
-            let unit_log2 = self.unit.trailing_zeros();
-            self.entries[entry].merge(unit_log2, index, block(index), me, stock);
-        }
-    }
-
-    /// Merges the ready block, if there is one, and lets the next be ready.
-    #[inline(always)]
-    pub(crate) fn merge_ready(&mut self, me: StreamRef, stock: &mut Stock) {
-        let first = &mut self.entries.first;
-        if let Some((b, index, bytes)) = first.recent.take_to_merge() {
-            first.counts.frees += 1;
-            first.room.bytes += bytes;
-            self.room.bytes += bytes;
-            first.merge(self.unit.trailing_zeros(), index, b, me, stock);
-        }
-    }
-
-    /// Looks again whether a free may leave a ready block.
-    #[inline(always)]
-    pub(crate) fn look_whether_quick(&mut self) {
+    fn look_whether_quick(&mut self) -> bool {
         let first = &self.entries.first;
-        let open = first.keeps_recent
-            && !first.recent.waits()
-            && first.published
-            && first.room.listed
-            && self.room.listed
-            && self.pool.is_open();
+        let open =
+            first.keeps_recent && first.published && first.room.listed && self.room.listed && self.pool.is_open();
         self.quick = match (open, first.lists_empty) {
             (false, _) => Quick::No,
             (true, false) => Quick::Yes,
             (true, true) => Quick::Lists,
         };
+        self.quick != Quick::No
     }
 
     /// Counts of an entry, what is not counted yet included.
@@ -320,10 +285,7 @@ impl PoolCache {
         let mut counts = own.counts;
         counts.requested += own.requested;
         if entry == 0 {
-            let quick = self.share.quick.load(Relaxed);
-            counts.reuse[Reason::SameStream as usize] += quick;
-            // Each of them took a block whose free had not been counted.
-            counts.frees += quick + u64::from(own.recent.is_ready());
+            counts.reuse[Reason::SameStream as usize] += self.share.quick.load(Relaxed);
         }
         counts
     }
@@ -506,7 +468,7 @@ impl Entry {
     pub(crate) fn carves(&self) -> bool {
         matches!(self.kind, Kind::Sliced | Kind::Cuda | Kind::Mapped)
     }
-    /// A stream's last free stays unmerged for a while.
+    /// A stream's last frees stay unmerged for a while.
     pub(crate) fn keeps_recent(&self) -> bool {
         self.carves() && !self.slow_free && !rules::off(rules::MERGE)
     }
@@ -740,10 +702,9 @@ impl PoolShared {
 
     /// The room of a stream that is gone belongs to none.
     pub(crate) fn take_over_room(&mut self, pool: &Pool, cache: &PoolCache) {
-        for (mark, entry) in cache.entries.iter().enumerate() {
-            self.add_room(pool, mark, entry.room.bytes);
+        for mark in 0..=pool.entries.len() {
+            self.add_room(pool, mark, cache.room_bytes(mark));
         }
-        self.add_room(pool, pool.entries.len(), cache.room.bytes);
     }
 
     fn add_room(&mut self, pool: &Pool, mark: usize, bytes: u64) {
@@ -1153,7 +1114,7 @@ impl<'a> Slow<'a> {
             }
             let cache = self.cache(stream.slot(), pool);
             let own = &mut cache.entries[entry];
-            let holds = !own.recent.is_none() || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
+            let holds = own.recents() > 0 || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
             if !holds {
                 (own.published, cache.quick) = (false, Quick::No);
             }
@@ -1229,12 +1190,12 @@ impl<'a> Slow<'a> {
         }
     }
 
-    /// Merges a stream's recent block.
+    /// Merges a stream's recent blocks.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
         self.cache(stream.slot(), pool);
         let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
         if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
-            cache.settle(e, stream, stock);
+            cache.entries[e].settle(0, pool.unit_log2(), stream, stock);
         }
     }
 
@@ -1287,23 +1248,92 @@ impl EntryCache {
         self.published = true;
         pool.published[entry].lock().push(me);
     }
-}
 
-impl EntryCache {
-    /// Puts a block of the stream's own into the bins, merged.
+    /// A block that the stream has just freed becomes a recent one.
     #[inline(always)]
-    fn merge(&mut self, unit_log2: u32, index: u32, b: &'static Block, me: StreamRef, stock: &mut Stock) {
-        let bins = match &mut self.bins {
-            Some(bins) => bins,
-            None => self.make_bins(unit_log2),
-        };
-        self.counts.merges += insert_merged_own(index, b, me, bins, stock);
+    pub(crate) fn keep_recent(
+        &mut self,
+        pool: &Pool,
+        entry: usize,
+        me: StreamRef,
+        (index, b): (u32, &'static Block),
+        stock: &mut Stock,
+    ) {
+        if self.recents.as_ref().is_none_or(|recents| recents.count == MOST) {
+            self.make_way(pool, me, stock);
+        }
+        b.set_flags(FREE | RECENT);
+        if let Some(recents) = &mut self.recents {
+            recents.push(index, b, b.size());
+        }
+        self.publish(pool, entry, me);
     }
 
     #[cold]
     #[inline(never)]
-    fn make_bins(&mut self, unit_log2: u32) -> &mut Bins {
-        self.bins.insert(Box::new(Bins::new(unit_log2)))
+    fn make_way(&mut self, pool: &Pool, me: StreamRef, stock: &mut Stock) {
+        self.settle(0, pool.unit_log2(), me, stock);
+        self.recents.get_or_insert_with(|| Box::new(Recents::new()));
+    }
+
+    /// How many recent blocks there are.
+    #[inline(always)]
+    pub(crate) fn recents(&self) -> u32 {
+        self.recents.as_ref().map_or(0, |recents| recents.count)
+    }
+
+    /// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other.
+    #[inline(never)]
+    pub(crate) fn settle(&mut self, from: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
+        let EntryCache { recents: Some(recents), bins, counts, .. } = self else { return };
+        while let Some((index, b)) = recents.take_from(from) {
+            let bins = bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
+            counts.merges += insert_merged_own(index, b, me, bins, stock);
+        }
+    }
+
+    /// Takes the stream's own block for `need` out of its structure, if there is one.
+    pub(crate) fn take_own(&mut self, need: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) -> u32 {
+        if let Some(recents) = &mut self.recents
+            && let Ok(Some((index, b))) = recents.take(need, |_| true)
+        {
+            b.drop_flag(RECENT);
+            return index;
+        }
+        let Some((index, _, lifted)) = self.lift_own(need, unit_log2, me, stock) else { return NIL };
+        if let Some(bins) = &mut self.bins {
+            bins.put_nothing(lifted);
+        }
+        index
+    }
+
+    /// Lifts the best for `need` of the stream's own blocks that are not recent; recent ones give way as far as it takes.
+    #[inline(always)]
+    pub(crate) fn lift_own(
+        &mut self,
+        need: u64,
+        unit_log2: u32,
+        me: StreamRef,
+        stock: &mut Stock,
+    ) -> Option<(u32, &'static Block, Lifted)> {
+        if self.exact {
+            let bins = self.bins.as_mut()?;
+            let index = bins.exact(need, Upto::Any);
+            return (index != NIL).then(|| (index, block(index), bins.lift(index, block(index))));
+        }
+        if self.recents() > 0 && self.bins.as_ref().is_none_or(|bins| bins.exact(need, Upto::Any) == NIL) {
+            self.settle(need, unit_log2, me, stock);
+        }
+        if let Some(bins) = &mut self.bins
+            && let Some(lifted) = bins.lift_best(need)
+        {
+            return Some(lifted);
+        }
+        if self.recents() == 0 {
+            return None;
+        }
+        self.settle(0, unit_log2, me, stock);
+        self.bins.as_mut()?.lift_best(need)
     }
 }
 
@@ -1313,13 +1343,13 @@ type Neighbour = (u32, &'static Block);
 /// The neighbours of a free block that it merges with: right, left.
 #[inline(always)]
 fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbour>) {
-    debug_assert!(b.stream() == domain && b.has(FREE));
+    debug_assert!(b.stream() == domain && b.merges());
     // The link to the right is the domain's own. The one to the left belongs to the left block's domain and may be old.
     let (mut right, mut left) = (None, None);
     let next = b.next();
     if next != NIL {
         let n = block(next);
-        if n.stream() == domain && n.has(FREE) {
+        if n.stream() == domain && n.merges() {
             debug_assert!(n.addr() == b.end() && n.page() == b.page());
             right = Some((next, n));
         }
@@ -1327,7 +1357,7 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
     let prev = b.prev();
     if prev != NIL {
         let p = block(prev);
-        if p.stream() == domain && p.has(FREE) && p.end() == b.addr() && p.page() == b.page() {
+        if p.stream() == domain && p.merges() && p.end() == b.addr() && p.page() == b.page() {
             left = Some((prev, p));
         }
     }
@@ -1360,7 +1390,7 @@ fn insert_merged_own(mut index: u32, mut b: &'static Block, me: StreamRef, bins:
 
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
 /// Cuda entry's never-used blocks (only with the observed domain). The block's flags say FREE and whether it is UNUSED.
-/// None of the neighbours is a recent block of the domain. All under the domain's lock. Returns how often it merged.
+/// Recent neighbours stay as they are. All under the domain's lock. Returns how often it merged.
 #[inline(always)]
 pub(crate) fn insert_merged(
     mut index: u32,

@@ -2,7 +2,7 @@
 
 use super::block::block;
 use super::page::page;
-use super::state::{Counts, Kind, Pool, Quick, Slow, Tally};
+use super::state::{Counts, Kind, Pool, Slow, Tally};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -142,11 +142,13 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
         }
         counts.add(&cache.counts(e));
         let cache = &cache.entries[e];
-        if !cache.recent.is_none() {
-            pending += 1;
-            pending_bytes += cache.recent.bytes();
-            free += 1;
-            largest = largest.max(cache.recent.bytes());
+        if let Some(recents) = &cache.recents {
+            recents.each(|b| {
+                pending += 1;
+                pending_bytes += b.size();
+                free += 1;
+                largest = largest.max(b.size());
+            });
         }
         if let Some(bins) = &cache.bins {
             pending += bins.count;
@@ -211,7 +213,7 @@ pub(crate) fn of_pool(pool: &Arc<Pool>) -> Stats {
 
 /// Takes the pool apart and compares every structure with its rules.
 pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
-    use super::block::{FREE, HOST, LEAVING, LIVE, MULTI, NIL, OBSERVED, UNUSED, VACANT};
+    use super::block::{FREE, HOST, LEAVING, LIVE, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT};
     let mut slow = Slow::lock(&pool.device);
     let streams: Vec<_> = pool.device.order.streams.lock().iter().copied().collect();
     for stream in streams {
@@ -220,26 +222,18 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
     for e in 0..pool.entries.len() {
         let (stats, _) = of_entry_locked(&mut slow, pool, e);
         let holders = slow.published(pool, e);
-        let mut recent = Vec::new();
         for &holder in holders.iter() {
             let cache = slow.cache(holder.slot(), pool);
-            if cache.quick != Quick::No && cache.entries.first.recent.waits() {
-                return Err(format!("entry {e}: a recent block that is not ready is in the way of quick frees"));
-            }
-            let own = &slow.cache(holder.slot(), pool).entries[e];
-            if !own.recent.is_none() {
-                let index = own.recent.index();
-                if own.recent.bytes() != block(index).size() || block(index).stream() != holder {
-                    return Err(format!("entry {e}: block {index} is not the recent one it is said to be"));
-                }
-                recent.push(index);
+            let listed = cache.entries.first.room.listed && cache.room.listed;
+            if cache.ready > 0 && !(listed && pool.is_open()) {
+                return Err(format!("{} bytes of ready room of stream {holder:?} are not found", cache.ready));
             }
         }
         let shared = pool.shared.lock();
         let own = &shared.entries[e];
         own.observed.check()?;
         own.unused.check()?;
-        let (mut live, mut used, mut requested, mut free) = (0, 0, 0, 0u64);
+        let (mut live, mut used, mut requested, mut free, mut recent) = (0, 0, 0, 0u64, 0);
         for &slot in &own.pages {
             let record = page(slot);
             let (mut at, mut prev) = (record.first.load(Relaxed), NIL);
@@ -268,11 +262,9 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                     requested += b.requested();
                 } else {
                     free += 1;
-                    let mergeable = b.stream() != MULTI
-                        && pool.entries[e].carves()
-                        && !recent.contains(&at)
-                        && !recent.contains(&prev);
-                    if prev != NIL && block(prev).has(FREE) && block(prev).stream() == b.stream() && mergeable {
+                    recent += u64::from(b.has(RECENT));
+                    let mergeable = b.stream() != MULTI && pool.entries[e].carves() && b.merges();
+                    if prev != NIL && block(prev).merges() && block(prev).stream() == b.stream() && mergeable {
                         return Err(format!("entry {e}: blocks {prev} and {at} should have merged"));
                     }
                     if b.has(UNUSED) && b.stream() != OBSERVED {
@@ -298,7 +290,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             }
             live += live_here;
         }
-        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64 + recent.len() as u64;
+        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64 + recent;
         let mut reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
         if pool.entries[e].kind == Kind::Mapped {
             reserved = own.mapped.chunks() * pool.entries[e].page_size;
@@ -314,6 +306,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             }
         }
         drop(shared);
+        let mut chained = 0;
         for &holder in holders.iter() {
             let observed = super::state::STREAMS.at(holder.slot()).observed();
             let bins = slow.bins(holder, pool, e);
@@ -325,13 +318,16 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                     wrong = Some(index);
                 }
             });
-            let own = &slow.cache(holder.slot(), pool).entries[e];
-            if !own.recent.is_none() && block(own.recent.index()).seq() <= observed {
-                wrong = Some(own.recent.index());
+            if let Some(recents) = &slow.cache(holder.slot(), pool).entries[e].recents {
+                recents.check(holder, observed).map_err(|what| format!("entry {e}: {what}"))?;
+                chained += u64::from(recents.count);
             }
             if let Some(index) = wrong {
                 return Err(format!("entry {e}: block {index} is in the wrong cache"));
             }
+        }
+        if recent != chained {
+            return Err(format!("entry {e}: {recent} recent blocks in pages, {chained} in chains"));
         }
         if held != free {
             return Err(format!("entry {e}: {free} free blocks in pages, {held} in structures"));
