@@ -527,6 +527,26 @@ fn comments_and_the_line_ends_of_other_systems_are_read() {
 }
 
 #[test]
+fn a_refusal_of_addresses_is_replayed_as_one() {
+    let folder = Folder::new("range-refused");
+    let path = folder.file("t.smp");
+    // Most hosts have no memory for a range of this size; where one has, it is the chunks that are refused.
+    let options = ModelOptions { host_backing: true, capacity: 8 * MIB, ..Default::default() };
+    let device = device::open_model(&options).unwrap();
+    trace::start(device, &path, 0).unwrap();
+    let pool = pool_of(device, "mapped(range_size=16MiB)");
+    let s = stream_of(device);
+    let small = pool::alloc_async(pool, MIB, s).unwrap();
+    let large = pool::alloc(pool, 1 << 40, &Default::default());
+    assert!(large.is_err_and(|error| error.status == Status::OutOfMemory));
+    pool::free_async(small, s).unwrap();
+    trace::stop(device).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("-refused 1 0 1099511627776"), "{text}");
+    assert!(verified(&path).verified);
+}
+
+#[test]
 fn a_callback_may_record_another_device_while_the_recording_of_its_own_ends() {
     let folder = Folder::new("callback-and-end");
     let (own, other) = (open(), open());

@@ -72,6 +72,7 @@ struct Supply {
     granted: u64,
     skip: u64,
     refuse: u64,
+    refuse_ranges: bool,
     refuse_releases: u64,
     capacity: u64,
     next_chunk: u64,
@@ -126,6 +127,10 @@ impl ModelDevice {
         let mut supply = self.supply.lock();
         (supply.skip, supply.refuse) = (skip, count);
     }
+    /// No addresses are given, for the replay of a run in which none were.
+    pub(crate) fn refuse_ranges(&self, refuse: bool) {
+        self.supply.lock().refuse_ranges = refuse;
+    }
     pub(crate) fn refuse_releases(&self, count: u64) {
         self.supply.lock().refuse_releases = count;
     }
@@ -167,7 +172,10 @@ impl PageSource for ModelDevice {
     /// Addresses cost nothing. With host backing all of a range is one piece of memory, committed as touched: what a
     /// place keeps of earlier blocks is nobody's business, so chunks need not carry bytes from place to place.
     fn reserve(&self, bytes: u64, _address: u64) -> std::result::Result<Grant, Refused> {
-        self.back(bytes)
+        match self.supply.lock().refuse_ranges {
+            true => Err(Refused::MEMORY),
+            false => self.back(bytes),
+        }
     }
 
     fn create_chunks(&self, count: u64, bytes: u64) -> std::result::Result<Vec<Chunk>, Refused> {

@@ -485,7 +485,7 @@ impl Request<'_> {
             for tally in [&pool.tally, &pool.entry_tally[e]] {
                 tally.page_refusals.fetch_add(1, Relaxed);
             }
-            device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
+            device.tell(&Event::RangeRefused { pool: pool.id, entry: e as u32, bytes });
             return Ok(false);
         };
         for tally in [&pool.tally, &pool.entry_tally[e]] {

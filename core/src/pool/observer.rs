@@ -29,37 +29,142 @@ pub struct AllocDone {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the variants and fields are the calls and their arguments
 pub enum Event<'a> {
-    StreamCreate { id: StreamOrderId, non_blocking: bool, lazy: bool },
-    TimelineCreate { id: StreamOrderId },
-    StreamRelease { id: StreamOrderId },
-    EventCreate { event: EventId },
-    EventDestroy { event: EventId },
-    EventRecord { event: EventId, stream: StreamOrderId, seq: u64 },
-    WaitEvent { event: EventId, stream: StreamOrderId, seq: u64 },
-    Submit { stream: StreamOrderId, count: u64 },
-    Advance { stream: StreamOrderId, count: u64, ran: u64 },
-    SynchronizeStream { stream: StreamOrderId },
-    SynchronizeEvent { event: EventId },
+    StreamCreate {
+        id: StreamOrderId,
+        non_blocking: bool,
+        lazy: bool,
+    },
+    TimelineCreate {
+        id: StreamOrderId,
+    },
+    StreamRelease {
+        id: StreamOrderId,
+    },
+    EventCreate {
+        event: EventId,
+    },
+    EventDestroy {
+        event: EventId,
+    },
+    EventRecord {
+        event: EventId,
+        stream: StreamOrderId,
+        seq: u64,
+    },
+    WaitEvent {
+        event: EventId,
+        stream: StreamOrderId,
+        seq: u64,
+    },
+    Submit {
+        stream: StreamOrderId,
+        count: u64,
+    },
+    Advance {
+        stream: StreamOrderId,
+        count: u64,
+        ran: u64,
+    },
+    SynchronizeStream {
+        stream: StreamOrderId,
+    },
+    SynchronizeEvent {
+        event: EventId,
+    },
     SynchronizeDevice,
-    PoolCreate { pool: PoolId, config: &'a PoolConfig },
-    PoolDestroy { pool: PoolId },
-    TrimTo { pool: PoolId, keep: u64 },
-    SetAttribute { pool: PoolId, attribute: u32, value: u64 },
-    SetCapacity { bytes: u64 },
-    RefusePages { skip: u64, count: u64 },
-    RefuseReleases { count: u64 },
-    AllocBegin { pool: PoolId, size: u64, alignment: u64, stream: Option<StreamOrderId>, name: Option<&'a str> },
-    ProgressAnswer { stream: StreamOrderId, executed: u64 },
-    Waitable { stream: StreamOrderId, upto: u64 },
-    PageGranted { pool: PoolId, entry: u32, bytes: u64, address: u64 },
-    PageRefused { pool: PoolId, entry: u32, bytes: u64 },
-    PageReleased { pool: PoolId, entry: u32, bytes: u64, address: u64, refused: bool },
-    CallbackBegin { pool: PoolId },
-    CallbackEnd { pool: PoolId, retry: bool },
-    AllocEnd { pool: PoolId, result: Result<AllocDone, Status> },
-    Free { allocation: AllocationId, address: u64, stream: Option<StreamOrderId>, observed: bool },
-    AddUser { allocation: AllocationId, address: u64, stream: StreamOrderId },
-    Access { address: u64, size: u64, stream: StreamOrderId, kind: u32 },
+    PoolCreate {
+        pool: PoolId,
+        config: &'a PoolConfig,
+    },
+    PoolDestroy {
+        pool: PoolId,
+    },
+    TrimTo {
+        pool: PoolId,
+        keep: u64,
+    },
+    SetAttribute {
+        pool: PoolId,
+        attribute: u32,
+        value: u64,
+    },
+    SetCapacity {
+        bytes: u64,
+    },
+    RefusePages {
+        skip: u64,
+        count: u64,
+    },
+    RefuseReleases {
+        count: u64,
+    },
+    AllocBegin {
+        pool: PoolId,
+        size: u64,
+        alignment: u64,
+        stream: Option<StreamOrderId>,
+        name: Option<&'a str>,
+    },
+    ProgressAnswer {
+        stream: StreamOrderId,
+        executed: u64,
+    },
+    Waitable {
+        stream: StreamOrderId,
+        upto: u64,
+    },
+    PageGranted {
+        pool: PoolId,
+        entry: u32,
+        bytes: u64,
+        address: u64,
+    },
+    PageRefused {
+        pool: PoolId,
+        entry: u32,
+        bytes: u64,
+    },
+    /// A Mapped entry's addresses, not its memory.
+    RangeRefused {
+        pool: PoolId,
+        entry: u32,
+        bytes: u64,
+    },
+    PageReleased {
+        pool: PoolId,
+        entry: u32,
+        bytes: u64,
+        address: u64,
+        refused: bool,
+    },
+    CallbackBegin {
+        pool: PoolId,
+    },
+    CallbackEnd {
+        pool: PoolId,
+        retry: bool,
+    },
+    AllocEnd {
+        pool: PoolId,
+        result: Result<AllocDone, Status>,
+    },
+    Free {
+        allocation: AllocationId,
+        address: u64,
+        stream: Option<StreamOrderId>,
+        observed: bool,
+    },
+    AddUser {
+        allocation: AllocationId,
+        address: u64,
+        stream: StreamOrderId,
+    },
+    Access {
+        address: u64,
+        size: u64,
+        stream: StreamOrderId,
+        kind: u32,
+    },
 }
 
 /// Sees what happens on a device.

@@ -257,6 +257,7 @@ impl Encoder {
                 Line::Page { pool, entry, bytes, address: self.shown(address) }
             }
             Event::PageRefused { pool, entry, bytes } => Line::PageRefused { pool: self.pool(pool), entry, bytes },
+            Event::RangeRefused { pool, entry, bytes } => Line::RangeRefused { pool: self.pool(pool), entry, bytes },
             Event::PageReleased { pool, entry, bytes, address, refused } => {
                 let (pool, address) = (self.pool(pool), self.shown(address));
                 if refused {

@@ -149,6 +149,11 @@ pub enum Line {
         entry: u32,
         bytes: u64,
     },
+    RangeRefused {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+    },
     PageReleased {
         pool: u64,
         entry: u32,
@@ -330,6 +335,7 @@ impl fmt::Display for Line {
             Line::Waitable { stream, upto } => write!(f, "waitable {stream} {upto}"),
             Line::Page { pool, entry, bytes, address } => write!(f, "page {pool} {entry} {bytes} {address:#x}"),
             Line::PageRefused { pool, entry, bytes } => write!(f, "page-refused {pool} {entry} {bytes}"),
+            Line::RangeRefused { pool, entry, bytes } => write!(f, "range-refused {pool} {entry} {bytes}"),
             Line::PageReleased { pool, entry, bytes, address } => {
                 write!(f, "page-released {pool} {entry} {bytes} {address:#x}")
             }
@@ -533,6 +539,9 @@ impl Line {
                 bytes: o.number("bytes")?,
                 address: o.address()?,
             },
+            "range-refused" => {
+                Line::RangeRefused { pool: o.number("pool")?, entry: o.small("entry")?, bytes: o.number("bytes")? }
+            }
             "page-refused" => {
                 Line::PageRefused { pool: o.number("pool")?, entry: o.small("entry")?, bytes: o.number("bytes")? }
             }
@@ -587,6 +596,7 @@ impl Line {
                 | Line::Waitable { .. }
                 | Line::Page { .. }
                 | Line::PageRefused { .. }
+                | Line::RangeRefused { .. }
                 | Line::PageReleased { .. }
                 | Line::PageKept { .. }
         )
@@ -637,6 +647,7 @@ mod tests {
             Line::Waitable { stream, upto: 7 },
             Line::Page { pool, entry, bytes, address },
             Line::PageRefused { pool, entry, bytes },
+            Line::RangeRefused { pool, entry, bytes },
             Line::PageReleased { pool, entry, bytes, address },
             Line::PageKept { pool, entry, bytes, address },
             Line::Callback { pool },

@@ -231,6 +231,7 @@ impl Drop for Stage {
         // Whatever the trace told the device to refuse, it takes everything back now.
         if let Some(model) = self.inner.source.model() {
             model.refuse_pages(0, 0);
+            model.refuse_ranges(false);
             model.refuse_releases(0);
         }
         let live = self.allocations.values().flatten().map(|&(id, _)| id);
@@ -500,14 +501,22 @@ fn flatten(call: &Call, out: &mut VecDeque<(u64, Line)>) {
 
 // ---- version 2: comparing --------------------------------------------------------------------------------------------
 
+/// How the device answered a request. Addresses that it gave are not in a trace: pages in them follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Page,
+    PageRefused,
+    RangeRefused,
+}
+
 /// What the observer of a verified replay keeps.
 struct Check {
     encoder: Encoder,
     expected: VecDeque<(u64, Line)>,
     /// The first difference: line, and what it is.
     mismatch: Option<(u64, String)>,
-    /// Whether each page request, and each release, of the call is to be refused.
-    pages: VecDeque<bool>,
+    /// How the device is to answer each request of the call, and whether each release is to be refused.
+    pages: VecDeque<Answer>,
     releases: VecDeque<bool>,
     /// Notes are set up: nothing to compare.
     notes: bool,
@@ -533,8 +542,9 @@ impl Checker {
         releases.clear();
         for (_, line) in expected.iter() {
             match line {
-                Line::Page { .. } => pages.push_back(false),
-                Line::PageRefused { .. } => pages.push_back(true),
+                Line::Page { .. } => pages.push_back(Answer::Page),
+                Line::PageRefused { .. } => pages.push_back(Answer::PageRefused),
+                Line::RangeRefused { .. } => pages.push_back(Answer::RangeRefused),
                 Line::PageReleased { .. } => releases.push_back(false),
                 Line::PageKept { .. } => releases.push_back(true),
                 _ => {}
@@ -545,10 +555,11 @@ impl Checker {
 
     /// Tells the device how to answer next.
     fn arm(&self, check: &Check) {
-        let count = |queue: &VecDeque<bool>| u64::from(queue.front() == Some(&true));
         if let Some(model) = self.device.source.model() {
-            model.refuse_pages(0, count(&check.pages));
-            model.refuse_releases(count(&check.releases));
+            let next = |answer| check.pages.front() == Some(&answer);
+            model.refuse_pages(0, u64::from(next(Answer::PageRefused)));
+            model.refuse_ranges(next(Answer::RangeRefused));
+            model.refuse_releases(u64::from(check.releases.front() == Some(&true)));
         }
     }
 
@@ -588,7 +599,7 @@ impl Observer for Checker {
             }
         }
         match event {
-            Event::PageGranted { .. } | Event::PageRefused { .. } => {
+            Event::PageGranted { .. } | Event::PageRefused { .. } | Event::RangeRefused { .. } => {
                 check.pages.pop_front();
                 self.arm(check);
             }
