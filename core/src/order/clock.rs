@@ -7,6 +7,9 @@ use super::StreamRef;
 use crate::few::Few;
 use std::sync::Arc;
 
+/// So many further points are put into a clock one by one.
+const FEW: usize = 4;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Option<Arc<[(StreamRef, u64)]>>);
 
@@ -43,24 +46,22 @@ impl Clock {
 
     /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
     pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
-        let covers = |&(stream, seq): &(StreamRef, u64)| self.get(stream) >= seq;
-        if other.entries().iter().chain(extra).all(covers) {
-            // Nothing new. What has been observed of it goes when something is.
-            return self.clone();
-        }
         let mut merged: Few<(StreamRef, u64), 16> = Few::default();
+        let mut new = false;
         let (mut ours, mut theirs) = (self.entries(), other.entries());
         loop {
             let entry = match (ours, theirs) {
+                ([a, rest @ ..], [b, others @ ..]) if a.0 == b.0 => {
+                    new |= b.1 > a.1;
+                    (ours, theirs) = (rest, others);
+                    (a.0, a.1.max(b.1))
+                }
                 ([a, rest @ ..], [b, ..]) if a.0 < b.0 => {
                     ours = rest;
                     *a
                 }
-                ([a, rest @ ..], [b, others @ ..]) if a.0 == b.0 => {
-                    (ours, theirs) = (rest, others);
-                    (a.0, a.1.max(b.1))
-                }
                 (_, [b, others @ ..]) => {
+                    new = true;
                     theirs = others;
                     *b
                 }
@@ -72,11 +73,29 @@ impl Clock {
             };
             merged.push(entry);
         }
-        for &(stream, seq) in extra {
-            match merged.binary_search_by_key(&stream, |entry| entry.0) {
-                Ok(at) => merged[at].1 = merged[at].1.max(seq),
-                Err(at) => merged.insert(at, (stream, seq)),
+        if extra.len() > FEW {
+            let all = |entry: &(StreamRef, u64)| (entry.0, std::cmp::Reverse(entry.1));
+            merged.extend(extra.iter().copied());
+            merged.sort_unstable_by_key(all);
+            merged.dedup_by_key(|entry| entry.0);
+            new = true;
+        } else {
+            for &(stream, seq) in extra {
+                match merged.binary_search_by_key(&stream, |entry| entry.0) {
+                    Ok(at) => {
+                        new |= seq > merged[at].1;
+                        merged[at].1 = merged[at].1.max(seq);
+                    }
+                    Err(at) => {
+                        new = true;
+                        merged.insert(at, (stream, seq));
+                    }
+                }
             }
+        }
+        if !new {
+            // What has been observed of it goes when something new comes.
+            return self.clone();
         }
         merged.retain(|(stream, seq)| seq > observed(stream));
         if merged.is_empty() { Clock(None) } else { Clock(Some((&*merged).into())) }

@@ -644,14 +644,10 @@ impl Request<'_> {
         if let Some(stream) = self.stream
             && !rules::off(rules::SAME_STREAM)
         {
-            slow.cache(stream.slot(), pool);
-            let Caches { pools, stock, .. } = &mut slow.state(stream.slot()).attach;
-            let index = match pools.get_mut(pool.slot as usize) {
-                Some(Some(cache)) => cache.entries[e].take_own(need, pool.unit_log2(), stream, stock),
-                _ => NIL,
-            };
+            let (cache, stock) = slow.cache_and_stock(stream.slot(), pool);
+            let index = cache.entries[e].take_own(need, pool.unit_log2(), stream, stock);
             if index != NIL {
-                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
+                return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
             }
         }
         // 2. Observed frees.
@@ -661,7 +657,7 @@ impl Request<'_> {
             if index != NIL {
                 bins.remove(index);
                 let reason = if block(index).has(UNUSED) { Reason::Fresh } else { Reason::Observed };
-                return self.commit(slow, &mut shared, Found { index, entry: e, reason });
+                return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason });
             }
         }
         let holders = slow.holders(pool, e);
@@ -672,7 +668,7 @@ impl Request<'_> {
                 let index = fit(bins, Upto::Any);
                 if index != NIL {
                     bins.remove(index);
-                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
+                    return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
                 }
             }
         }
@@ -703,7 +699,7 @@ impl Request<'_> {
                 }
                 if let Some((.., index, holder)) = best {
                     self.detach(&mut slow, &mut shared, e, index, holder);
-                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Event });
+                    return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Event });
                 }
             }
             // 4. Policy 2.
@@ -717,7 +713,11 @@ impl Request<'_> {
                 }
                 if let Some((index, holder)) = found {
                     self.detach(&mut slow, &mut shared, e, index, holder);
-                    return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Opportunistic });
+                    return self.commit(
+                        &mut slow,
+                        &mut shared,
+                        Found { index, entry: e, reason: Reason::Opportunistic },
+                    );
                 }
             }
         }
@@ -726,7 +726,7 @@ impl Request<'_> {
             let index = shared.entries[e].unused.best(need, Upto::Any);
             if index != NIL {
                 shared.entries[e].unused.remove(index);
-                return self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh });
+                return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh });
             }
         }
         // 6. Spans.
@@ -743,7 +743,7 @@ impl Request<'_> {
                 return self.reuse(e);
             }
             if let Some(found) = found {
-                return self.commit(slow, &mut shared, found);
+                return self.commit(&mut slow, &mut shared, found);
             }
         }
         Ok(None)
@@ -889,7 +889,7 @@ impl Request<'_> {
 
     pub(super) fn commit(
         &mut self,
-        slow: Slow<'_>,
+        slow: &mut Slow<'_>,
         shared: &mut PoolShared,
         found: Found,
     ) -> Result<Option<AllocDone>> {
@@ -899,7 +899,7 @@ impl Request<'_> {
     /// The found block (in no structure any more) becomes the allocation: cut, counted, numbered.
     pub(super) fn commit_waiting(
         &mut self,
-        mut slow: Slow<'_>,
+        slow: &mut Slow<'_>,
         shared: &mut PoolShared,
         found: Found,
         waits: Vec<At>,
@@ -910,18 +910,10 @@ impl Request<'_> {
         let mut index = found.index;
         let domain = block(index).stream();
         if block(index).generation() >= GENERATION_LIMIT {
-            match renew(&mut slow, shared, index) {
+            match renew(slow, shared, index) {
                 Some(fresh) => index = fresh,
                 None => {
-                    attach_any(
-                        &mut slow,
-                        shared,
-                        pool,
-                        e,
-                        index,
-                        domain,
-                        shared.points.get(&index).cloned().as_deref(),
-                    );
+                    attach_any(slow, shared, pool, e, index, domain, shared.points.get(&index).cloned().as_deref());
                     return Err(out_of_records());
                 }
             }
@@ -933,11 +925,11 @@ impl Request<'_> {
                 Ok(rest) => {
                     if let Some((rest, _)) = rest {
                         splits = 1;
-                        attach_any(&mut slow, shared, pool, e, rest, domain, points.as_deref());
+                        attach_any(slow, shared, pool, e, rest, domain, points.as_deref());
                     }
                 }
                 Err(()) => {
-                    attach_any(&mut slow, shared, pool, e, index, domain, points.as_deref());
+                    attach_any(slow, shared, pool, e, index, domain, points.as_deref());
                     return Err(out_of_records());
                 }
             }

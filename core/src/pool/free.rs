@@ -246,8 +246,9 @@ pub(crate) fn lock_live(slow: &mut Slow<'_>, allocation: AllocationId) -> Result
     let b = named.record;
     loop {
         let owner = b.stream();
+        // (The slot of a stream that is forgotten may be another device's by now, whose lock is not ours to take.)
         let is_stream = !matches!(owner, OBSERVED | MULTI | HOST);
-        if is_stream {
+        if is_stream && STREAMS.at(owner.slot()).is(slow.device.uid, owner) {
             slow.state(owner.slot());
         }
         named.judge_live()?;
@@ -441,11 +442,8 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             (Some(stream), &[at]) => {
                 b.set_stream(stream);
                 b.set_seq(at.seq);
-                slow.cache(stream.slot(), pool);
-                let Caches { pools, stock, .. } = &mut slow.state(stream.slot()).attach;
-                if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
-                    cache.entries[e].keep_recent(pool, e, stream, (index, b), stock);
-                }
+                let (cache, stock) = slow.cache_and_stock(stream.slot(), pool);
+                cache.entries[e].keep_recent(pool, e, stream, (index, b), stock);
             }
             _ => place(&mut slow, &mut shared, pool, e, index, &points),
         }

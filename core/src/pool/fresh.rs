@@ -158,7 +158,7 @@ impl Request<'_> {
         enter_page(&mut shared, pool, e, slot, index, address, grant);
         release::list_empty(pool, e, slot);
         match self.now(&mut slow) {
-            Ok(_) => self.commit(slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),
+            Ok(_) => self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),
             Err(error) => {
                 let own = &mut shared.entries[e];
                 if entry.kind == Kind::Cuda {

@@ -190,7 +190,7 @@ impl Request<'_> {
         let pool = self.pool;
         let device = &*pool.device;
         let (Some(cuda), Some(me), false) = (device.cuda(), self.stream, waits.is_empty()) else {
-            return self.commit_waiting(slow, &mut shared, found, waits);
+            return self.commit_waiting(&mut slow, &mut shared, found, waits);
         };
         let fences: Vec<Option<Arc<Fence>>> =
             waits.iter().map(|at| slow.state(at.stream.slot()).attach.native.fence_after(at.seq)).collect();
@@ -218,7 +218,7 @@ impl Request<'_> {
         let mut shared = pool.shared.lock();
         b.add_flag(FREE);
         match agreed {
-            Ok(()) => self.commit_waiting(slow, &mut shared, found, waits),
+            Ok(()) => self.commit_waiting(&mut slow, &mut shared, found, waits),
             Err(error) => {
                 let mut points = points;
                 points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);

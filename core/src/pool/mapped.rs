@@ -374,7 +374,7 @@ impl Request<'_> {
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
                 return match self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? {
-                    Some(found) => self.commit(slow, &mut shared, found),
+                    Some(found) => self.commit(&mut slow, &mut shared, found),
                     None => {
                         self.refused = true;
                         Ok(None)

@@ -3,7 +3,7 @@
 
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
-use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::few::Few;
@@ -42,7 +42,11 @@ impl Bound {
         &mut all[at]
     }
     fn find(&self, stream: StreamRef) -> Option<&Reach> {
-        self.0.binary_search_by_key(&stream, |reach| reach.stream).ok().map(|at| &self.0[at])
+        let all = &*self.0;
+        match all.len() {
+            0..=10 => all.iter().find(|reach| reach.stream == stream),
+            _ => all.binary_search_by_key(&stream, |reach| reach.stream).ok().map(|at| &all[at]),
+        }
     }
     /// What the device has answered.
     pub(super) fn add(&mut self, answers: &[(StreamRef, u64)]) {
@@ -70,7 +74,13 @@ impl Bound {
     }
     /// Why a free block may be part of a span, if it may.
     pub(super) fn usable(&self, shared: &PoolShared, index: u32) -> Option<Reason> {
-        let b = block(index);
+        self.reason_of(shared, index, block(index))
+    }
+    /// A free block may be part of a span.
+    fn admits(&self, shared: &PoolShared, index: u32, b: &Block) -> bool {
+        self.reason_of(shared, index, b).is_some()
+    }
+    fn reason_of(&self, shared: &PoolShared, index: u32, b: &Block) -> Option<Reason> {
         if !b.has(FREE) {
             return None;
         }
@@ -224,55 +234,75 @@ impl Request<'_> {
         let largest = bound.holders().map(|holder| (slow.bins(holder, self.pool, e).count, holder)).max();
         let largest =
             largest.filter(|&(count, _)| count > own.observed.count + own.unused.count).map(|(_, holder)| holder);
-        let is_seed = |index: u32| match block(index).stream() {
+        let is_seed = |b: &Block| match b.stream() {
             MULTI => true,
             OBSERVED => largest.is_some(),
             stream => largest != Some(stream),
         };
-        let usable = |index: u32| bound.usable(shared, index).is_some();
         let before =
-            |index: u32| Some(block(index).prev()).filter(|&left| left != NIL && usable(left) && touches(left, index));
-        let after = |index: u32| {
-            Some(block(index).next()).filter(|&right| right != NIL && usable(right) && touches(index, right))
-        };
+            |b: &'static Block| neighbour(b.prev(), |left| touches(left, b) && bound.admits(shared, b.prev(), left));
+        let after =
+            |b: &'static Block| neighbour(b.next(), |right| touches(b, right) && bound.admits(shared, b.next(), right));
         let mut best: Option<(u64, u64, u32)> = None;
-        let mut look = |seed: u32| {
-            if !usable(seed) {
+        let mut look = |seed: u32, b: &'static Block, admitted: &dyn Fn() -> bool| {
+            // Most free blocks lie between live ones.
+            let free = |index: u32| index != NIL && block(index).has(FREE);
+            if !(free(b.prev()) || free(b.next())) || !admitted() {
                 return;
             }
-            let (mut first, mut count, mut bytes) = (seed, 1, block(seed).size());
-            while let Some(left) = before(first) {
+            let (mut first, mut left, mut count, mut bytes) = (seed, b, 1, b.size());
+            while let Some(further) = before(left) {
                 // A run is looked at from its first seed.
-                if is_seed(left) {
+                if is_seed(further) {
                     return;
                 }
-                (first, count, bytes) = (left, count + 1, bytes + block(left).size());
+                (first, left, count, bytes) = (left.prev(), further, count + 1, bytes + further.size());
             }
-            let mut last = seed;
-            while let Some(right) = after(last) {
-                (last, count, bytes) = (right, count + 1, bytes + block(right).size());
+            let mut right = b;
+            while let Some(further) = after(right) {
+                (right, count, bytes) = (further, count + 1, bytes + further.size());
             }
-            let found = (bytes, block(first).addr(), first);
+            let found = (bytes, left.addr(), first);
             if count > 1 && bytes >= self.need && best.is_none_or(|best| found < best) {
                 best = Some(found);
             }
         };
-        own.multi.iter().for_each(|&(.., index)| look(index));
+        let mut look_at = |index: u32| {
+            let b = block(index);
+            look(index, b, &|| bound.admits(shared, index, b));
+        };
+        own.multi.iter().for_each(|&(.., index)| look_at(index));
         if largest.is_some() {
-            own.observed.each(&mut look);
-            own.unused.each(&mut look);
+            own.observed.each(&mut look_at);
+            own.unused.each(&mut look_at);
         }
         for group in bound.holders().filter(|&group| Some(group) != largest) {
-            slow.bins(group, self.pool, e).each(&mut look);
+            let upto = bound.find(group).map_or(0, |reach| reach.upto.max(reach.answer));
+            slow.bins(group, self.pool, e).each(|index| {
+                let b = block(index);
+                look(index, b, &|| b.seq() <= upto);
+            });
         }
-        best.map(|(.., first)| std::iter::successors(Some(first), |&index| after(index)).collect())
+        let (.., first) = best?;
+        let next = |&index: &u32| after(block(index)).map(|_| block(index).next());
+        Some(std::iter::successors(Some(first), next).collect())
     }
 }
 
+/// The block at `index`, if there is one, it is free, and it is wanted.
+#[inline(always)]
+fn neighbour(index: u32, wanted: impl FnOnce(&'static Block) -> bool) -> Option<&'static Block> {
+    if index == NIL {
+        return None;
+    }
+    let b = block(index);
+    (b.has(FREE) && wanted(b)).then_some(b)
+}
+
 /// Neighbours without a gap.
-fn touches(left: u32, right: u32) -> bool {
-    let (l, r) = (block(left), block(right));
-    l.page() == r.page() && l.end() == r.addr()
+#[inline(always)]
+fn touches(left: &Block, right: &Block) -> bool {
+    left.page() == right.page() && left.end() == right.addr()
 }
 
 /// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
@@ -282,7 +312,7 @@ pub(super) fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut at = seed;
     loop {
         let prev = block(at).prev();
-        if prev == NIL || !member(prev) || !touches(prev, at) {
+        if prev == NIL || !member(prev) || !touches(block(prev), block(at)) {
             break;
         }
         left.push(prev);
@@ -293,7 +323,7 @@ pub(super) fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
     at = seed;
     loop {
         let next = block(at).next();
-        if next == NIL || !member(next) || !touches(at, next) {
+        if next == NIL || !member(next) || !touches(block(at), block(next)) {
             break;
         }
         left.push(next);

@@ -998,10 +998,10 @@ impl Drop for Slow<'_> {
     /// No lock is held while a driver is asked to take pages back. `Pool::shared` is not held by whoever drops this with
     /// pages leaving.
     fn drop(&mut self) {
-        let leaving = std::mem::take(&mut self.leaving);
-        if leaving.is_empty() {
+        if self.leaving.is_empty() {
             return;
         }
+        let leaving = std::mem::take(&mut self.leaving);
         self.first = Default::default();
         self.few = 0;
         self.others.clear();
@@ -1078,7 +1078,12 @@ impl<'a> Slow<'a> {
 
     /// The cache of `pool` on a stream, made if there is none.
     pub(crate) fn cache(&mut self, slot: u32, pool: &Arc<Pool>) -> &mut PoolCache {
-        let caches = &mut self.state(slot).attach.pools;
+        self.cache_and_stock(slot, pool).0
+    }
+
+    /// The same, and the stream's stock of records.
+    pub(crate) fn cache_and_stock(&mut self, slot: u32, pool: &Arc<Pool>) -> (&mut PoolCache, &mut Stock) {
+        let Caches { pools: caches, stock, .. } = &mut self.state(slot).attach;
         let index = pool.slot as usize;
         if caches.len() <= index {
             caches.resize_with(index + 1, || None);
@@ -1091,7 +1096,7 @@ impl<'a> Slow<'a> {
             }
             caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
-        caches[index].as_mut().expect("just made")
+        (caches[index].as_mut().expect("just made"), stock)
     }
 
     /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
@@ -1192,11 +1197,8 @@ impl<'a> Slow<'a> {
 
     /// Merges a stream's recent blocks.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
-        self.cache(stream.slot(), pool);
-        let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
-        if let Some(Some(cache)) = pools.get_mut(pool.slot as usize) {
-            cache.entries[e].settle(0, pool.unit_log2(), stream, stock);
-        }
+        let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
+        cache.entries[e].settle(0, pool.unit_log2(), stream, stock);
     }
 
     /// Used bytes towards a mark: the mark less all room.
