@@ -73,6 +73,12 @@ pub(crate) fn generation(bits: u64) -> u32 {
 /// The bits of a handle that name its slot.
 pub(crate) const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
+/// The handle that the slot gives out after this one.
+#[inline(always)]
+pub(crate) fn next(bits: u64) -> u64 {
+    bits + (1 << SLOT_BITS)
+}
+
 /// The error for bits that are no handle of `kind` that was ever given out.
 #[cold]
 pub(crate) fn invalid(kind: Kind, bits: u64) -> Error {

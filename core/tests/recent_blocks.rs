@@ -1,4 +1,5 @@
-//! A stream's recent block where not every way may take it: blocks that need a closer look at their free.
+//! A stream's recent blocks where not every way may take them: blocks that need a closer look at their free, and pools that
+//! are looked at between the calls or not.
 
 use smp_core::device::{self, ModelOptions};
 use smp_core::pool::{self, AllocOptions, PoolConfig};
@@ -93,4 +94,53 @@ fn device_of(case: &Case) -> smp_core::DeviceId {
     let device = pool::info(block).unwrap().device;
     case.free(block);
     device
+}
+
+/// The same program on two pools, of which one is looked at after every call: nobody may see a difference.
+#[test]
+fn looking_at_a_pool_changes_nothing() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    let sides = [(); 2].map(|()| {
+        let case = Case::new();
+        let device = device_of(&case);
+        let more = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+        (device, case.pool, [case.stream, more[0], more[1]])
+    });
+    let mut live: Vec<[AllocationId; 2]> = Vec::new();
+    for step in 0..200_000 {
+        let on = draw(8).min(2) as usize;
+        let call = if live.len() > 40 { 9 } else { draw(16) };
+        match call {
+            0..9 => {
+                let size = [512, 1024, 700, 8192, 100_000, 0][draw(6) as usize];
+                live.push([0, 1].map(|side: usize| pool::alloc_async(sides[side].1, size, sides[side].2[on]).unwrap()));
+                let [one, other] = live[live.len() - 1].map(|block| pool::info(block).unwrap());
+                assert_eq!((one.address, one.reason, one.ready_seq), (other.address, other.reason, other.ready_seq));
+            }
+            9..15 if !live.is_empty() => {
+                let blocks = live.swap_remove(draw(live.len() as u64) as usize);
+                for side in 0..2 {
+                    pool::free_async(blocks[side], sides[side].2[on]).unwrap();
+                }
+            }
+            _ if draw(8) == 0 => {
+                for side in &sides {
+                    stream::synchronize(side.0, side.2[on]).unwrap();
+                }
+            }
+            _ => {}
+        }
+        let seen = pool::stats(sides[0].1).unwrap();
+        if step % 97 == 0 {
+            pool::check_invariants(sides[0].1).unwrap();
+            assert_eq!(seen, pool::stats(sides[1].1).unwrap(), "after step {step}");
+            pool::check_invariants(sides[1].1).unwrap();
+        }
+    }
 }

@@ -93,23 +93,33 @@ fn quick(
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
         && cache.id == pool
-        && let first = &mut cache.entries.first
-        && size <= first.bound
-        && let mask = cache.unit - 1
-        // 0 stays 0, and so does what would overflow: no block has that size.
-        && let need = size.wrapping_add(mask) & !mask
-        && need <= cache.ready
-        && let Some(recents) = &mut first.recents
-        && let Some((index, b, generation)) = recents.take_first(need)
     {
-        let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
-        cache.ready -= need;
-        first.requested += size as i64;
-        let counted = &cache.share.quick;
-        counted.store(counted.load(Relaxed) + 1, Relaxed);
-        b.revive(allocation, need, size, pool_slot);
-        b.set_seq(state.push_next(record));
-        return Ok(AllocationId(allocation));
+        if let Some((b, bytes, allocation)) = cache.front.take_exact(size, cache.unit) {
+            cache.entries.first.requested += size as i64;
+            let counted = &cache.share.quick;
+            counted.store(counted.load(Relaxed) + 1, Relaxed);
+            b.revive(allocation, bytes, size, pool_slot);
+            b.set_seq(state.push_next(record));
+            return Ok(AllocationId(allocation));
+        }
+        let first = &mut cache.entries.first;
+        let mask = cache.unit - 1;
+        if size <= first.bound
+        // 0 stays 0, and so does what would overflow: no block has that size.
+            && let need = size.wrapping_add(mask) & !mask
+            && need <= cache.ready
+            && let Some(recents) = &mut first.recents
+            && let Some((index, b, generation)) = recents.take_first(need)
+        {
+            let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
+            cache.ready -= need;
+            first.requested += size as i64;
+            let counted = &cache.share.quick;
+            counted.store(counted.load(Relaxed) + 1, Relaxed);
+            b.revive(allocation, need, size, pool_slot);
+            b.set_seq(state.push_next(record));
+            return Ok(AllocationId(allocation));
+        }
     }
     Err(Missed::at(guard))
 }
@@ -192,6 +202,7 @@ fn fast(
     if cache.id != pool || size > MAX_PAGE || rules::off(rules::SAME_STREAM) {
         return None;
     }
+    cache.retire_front();
     let mask = cache.unit - 1;
     let need = (size.max(1) + mask) & !mask;
     if cache.quick == Quick::No || size > cache.entries.first.bound {

@@ -102,13 +102,17 @@ fn quick(
         && cache.quick != Quick::No
         && let first = &mut cache.entries.first
         && let Some(recents) = &mut first.recents
-        && recents.count < MOST
+        && recents.count < MOST - 1
     {
         first.requested -= b.requested() as i64;
         first.counts.frees += 1;
         let bytes = b.rest();
-        recents.push(handle::slot(allocation.0), b, bytes);
-        cache.ready += bytes;
+        // Freed before this one, which now is in front.
+        if let Some((index, b, bytes)) = cache.front.take() {
+            recents.push(index, b, bytes);
+            cache.ready += bytes;
+        }
+        cache.front.set(b, allocation.0, bytes);
         if cache.quick == Quick::Lists {
             look_whether_empty(cache, b, state.me);
         }
@@ -211,6 +215,7 @@ fn fast(
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let bytes = b.size();
+    cache.retire_front();
     let PoolCache { pool, room, entries, .. } = &mut *cache;
     let cached = entries.get_mut(e)?;
     cached.requested -= b.requested() as i64;

@@ -11,6 +11,7 @@ pub mod config;
 pub(crate) mod driver;
 mod free;
 mod fresh;
+mod front;
 mod internal;
 mod mapped;
 pub mod observer;

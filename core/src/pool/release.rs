@@ -353,6 +353,7 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             if cache.id != pool.id {
                 continue;
             }
+            cache.retire_front();
             let own = &mut cache.entries[e];
             if let Some(recents) = &mut own.recents {
                 recents.take_upto(upto, |index| pruned.push((index, Vec::new())));
@@ -426,6 +427,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
         for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
+            debug_assert!(cache.front.is_none());
             debug_assert!(gone.recents() == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
             own.counts.add(&cache.counts(e));
         }

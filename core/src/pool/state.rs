@@ -9,6 +9,7 @@ use super::Reason;
 use super::bins::{Bins, Lifted, Upto};
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
+use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::Page;
@@ -60,6 +61,8 @@ pub(crate) struct PoolCache {
     /// Bytes of room towards both the first entry's mark and the pool's, which its recent blocks take and give back without
     /// more. Not 0 only while the hot path is open; whoever else looks at the room counts them there first.
     pub(crate) ready: u64,
+    /// The recent block of the first entry that was freed last.
+    pub(crate) front: Front,
     pub(crate) entries: Entries,
     pub(crate) pool: Arc<Pool>,
     /// Towards the pool's mark of used bytes.
@@ -217,6 +220,7 @@ impl PoolCache {
             unit: pool.device.options.alignment,
             quick: Quick::No,
             ready: 0,
+            front: Front::default(),
             room: Room::default(),
             entries: Entries { first: entries.next().expect("a pool has an entry"), rest: entries.collect() },
         }
@@ -235,8 +239,8 @@ impl PoolCache {
     /// Bytes of room towards a mark.
     fn room_bytes(&self, mark: usize) -> u64 {
         match mark {
-            0 => self.entries.first.room.bytes + self.ready,
-            _ if mark == self.pool.entries.len() => self.room.bytes + self.ready,
+            0 => self.entries.first.room.bytes + self.ready + self.front.bytes(),
+            _ if mark == self.pool.entries.len() => self.room.bytes + self.ready + self.front.bytes(),
             _ => self.entries[mark].room.bytes,
         }
     }
@@ -247,9 +251,21 @@ impl PoolCache {
         self.quick = Quick::No;
     }
 
+    /// The block in front is put among the recent ones.
+    #[inline(always)]
+    pub(crate) fn retire_front(&mut self) {
+        if let Some((index, b, bytes)) = self.front.take()
+            && let Some(recents) = &mut self.entries.first.recents
+        {
+            recents.push(index, b, bytes);
+            self.ready += bytes;
+        }
+    }
+
     /// The ready bytes are counted as room.
     #[inline(always)]
     pub(crate) fn count_ready(&mut self) {
+        self.retire_front();
         self.entries.first.room.bytes += self.ready;
         self.room.bytes += self.ready;
         self.ready = 0;
@@ -1096,7 +1112,9 @@ impl<'a> Slow<'a> {
             }
             caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
-        (caches[index].as_mut().expect("just made"), stock)
+        let cache = caches[index].as_mut().expect("just made");
+        cache.retire_front();
+        (cache, stock)
     }
 
     /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.

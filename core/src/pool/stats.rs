@@ -136,10 +136,11 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     let attached = pool.attached.lock().clone();
     for slot in attached {
         let state = slow.state(slot);
-        let Some(Some(cache)) = state.attach.pools.get(pool.slot as usize) else { continue };
+        let Some(Some(cache)) = state.attach.pools.get_mut(pool.slot as usize) else { continue };
         if cache.id != pool.id {
             continue;
         }
+        cache.retire_front();
         counts.add(&cache.counts(e));
         let cache = &cache.entries[e];
         if let Some(recents) = &cache.recents {

@@ -1,0 +1,57 @@
+//! What a stream freed last in a pool's first entry, before it is put among the recent blocks: a pair of free and allocation
+//! of one size touches nothing else.
+//!
+//! It is a recent block like any other, freed after all of them, and its bytes are *ready* room. Everybody but the quick way
+//! puts it where it belongs first ([`super::state::PoolCache::retire_front`]), and sees no front.
+
+use super::block::{Block, GENERATION_LIMIT};
+use crate::handle;
+
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Front {
+    block: Option<&'static Block>,
+    /// Of meaning with a block, as `next`.
+    bytes: u64,
+    /// What its next allocation will be called.
+    next: u64,
+}
+
+impl Front {
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        self.block.is_none()
+    }
+
+    /// A block that was freed as `allocation`; there is no other.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, block: &'static Block, allocation: u64, bytes: u64) {
+        debug_assert!(self.is_none());
+        (self.block, self.bytes, self.next) = (Some(block), bytes, handle::next(allocation));
+    }
+
+    /// Takes it if `size` bytes rounded up to `unit` are exactly its own, and its record can have two more handles: the record,
+    /// its bytes, and the handle.
+    #[inline(always)]
+    pub(crate) fn take_exact(&mut self, size: u64, unit: u64) -> Option<(&'static Block, u64, u64)> {
+        let b = self.block?;
+        // A size of 0 is not for this way: the difference is then no less than the unit.
+        if self.bytes.wrapping_sub(size) >= unit || handle::generation(self.next) >= GENERATION_LIMIT {
+            return None;
+        }
+        self.block = None;
+        Some((b, self.bytes, self.next))
+    }
+
+    /// Takes it: its index, the record, and its bytes.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<(u32, &'static Block, u64)> {
+        let b = self.block.take()?;
+        Some((handle::slot(self.next), b, self.bytes))
+    }
+
+    /// Its bytes, 0 without.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.is_none() { 0 } else { self.bytes }
+    }
+}
