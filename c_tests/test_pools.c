@@ -295,13 +295,15 @@ static void neighbours_freed_on_one_stream_merge(void)
     last = alloc_on(t.pool, 512, t.s1);
     free_on(a, t.s1);
     free_on(b, t.s1);
-    CHECK_EQ(pool_stats(t.pool).pending, 2); /* the one freed last is kept as it is */
     free_on(last, t.s1);
-    CHECK_EQ(pool_stats(t.pool).pending, 2); /* a and b are one block now */
-    CHECK_EQ(pool_stats(t.pool).largest_free, 2 * MIB);
-    c = alloc_on(t.pool, 2 * MIB, t.s1);
+    CHECK_EQ(pool_stats(t.pool).pending, 3); /* recent ones are kept as they are */
+    CHECK_EQ(pool_stats(t.pool).largest_free, 1 * MIB);
+    CHECK_EQ(pool_stats(t.pool).merges, 0);
+    c = alloc_on(t.pool, 2 * MIB, t.s1); /* none is large enough: a and b become one block */
     CHECK_EQ(address(c), BASE);
     CHECK_EQ(reason(c), SMP_REASON_SAME_STREAM);
+    CHECK_EQ(pool_stats(t.pool).merges, 1);
+    CHECK_EQ(pool_stats(t.pool).pending, 1);
     scene_end(&t);
 }
 
