@@ -426,16 +426,19 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         }
         let (bytes, requested) = (b.size(), b.requested());
         let counts = match stream {
-            Some(stream) => &mut slow.cache(stream.slot(), pool).entries[e].counts,
-            None => &mut shared.entries[e].counts,
+            Some(stream) => {
+                let cache = slow.cache(stream.slot(), pool);
+                cache.give_room(pool, e, stream, bytes);
+                &mut cache.entries[e].counts
+            }
+            None => {
+                shared.give_room(pool, e, bytes);
+                &mut shared.entries[e].counts
+            }
         };
         counts.requested -= requested as i64;
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
-        match stream {
-            Some(stream) => slow.give_room(pool, e, stream, bytes),
-            None => shared.give_room(pool, e, bytes),
-        }
         let recent =
             stream.filter(|&stream| pool.entries[e].keeps_recent() && matches!(*points, [at] if at.stream == stream));
         // Not to be merged with when others make way.

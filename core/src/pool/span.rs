@@ -150,11 +150,16 @@ impl Request<'_> {
         let mut bound = self.bound(slow, shared, e, holders, clock);
         // Answers that earlier steps had do not count before the questions of this one.
         let preceding = bound.without_answers();
-        let mut chosen = self.best_run(slow, shared, e, &preceding);
+        let asks = self.stream.is_some() && pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
+        let groups: Few<StreamRef, 10> = match asks {
+            true => holders.iter().copied().collect(),
+            false => preceding.holders().collect(),
+        };
+        let runs = self.runs(slow, shared, e, &groups);
+        let mut chosen = self.best_run(shared, &preceding, &runs);
         if chosen.is_none()
+            && asks
             && let Some(me) = self.stream
-            && pool.opportunistic.load(Relaxed)
-            && !rules::off(rules::POLICY2)
         {
             for stream in point_streams(holders, shared, e) {
                 if self.asked >= MAX_QUESTIONS {
@@ -168,7 +173,7 @@ impl Request<'_> {
                 }
             }
             bound.add(&self.answers);
-            chosen = self.best_run(slow, shared, e, &bound);
+            chosen = self.best_run(shared, &bound, &runs);
         }
         let Some(run) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
@@ -226,66 +231,114 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
-    fn best_run(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Option<Vec<u32>> {
+    /// Where runs may be: the maximal sequences of at least two adjacent free blocks of `groups`, all of them locked, and of
+    /// no single stream, that are large enough whatever the points are. (First block, address of the end.)
+    fn runs(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> Few<(u32, u64), 16> {
         // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
         // block outside the largest group, so that group is not gone through. The others are the seeds.
         let own = &shared.entries[e];
-        let largest = bound.holders().map(|holder| (slow.bins(holder, self.pool, e).count, holder)).max();
+        let largest = groups.iter().map(|&group| (slow.bins(group, self.pool, e).count, group)).max();
         let largest =
-            largest.filter(|&(count, _)| count > own.observed.count + own.unused.count).map(|(_, holder)| holder);
+            largest.filter(|&(count, _)| count > own.observed.count + own.unused.count).map(|(_, group)| group);
+        let members = Members::of(groups);
+        let is_member = |b: &Block| members.has(b.stream());
         let is_seed = |b: &Block| match b.stream() {
             MULTI => true,
             OBSERVED => largest.is_some(),
             stream => largest != Some(stream),
         };
-        let before =
-            |b: &'static Block| neighbour(b.prev(), |left| touches(left, b) && bound.admits(shared, b.prev(), left));
-        let after =
-            |b: &'static Block| neighbour(b.next(), |right| touches(b, right) && bound.admits(shared, b.next(), right));
-        let mut best: Option<(u64, u64, u32)> = None;
-        let mut look = |seed: u32, b: &'static Block, admitted: &dyn Fn() -> bool| {
-            // Most free blocks lie between live ones.
-            let free = |index: u32| index != NIL && block(index).has(FREE);
-            if !(free(b.prev()) || free(b.next())) || !admitted() {
-                return;
-            }
-            let (mut first, mut left, mut count, mut bytes) = (seed, b, 1, b.size());
+        let before = |b: &'static Block| neighbour(b.prev(), |left| touches(left, b) && is_member(left));
+        let after = |b: &'static Block| neighbour(b.next(), |right| touches(b, right) && is_member(right));
+        let mut found = Few::default();
+        let mut look_at = |seed: u32| {
+            let b = block(seed);
+            let (mut first, mut left, mut bytes) = (seed, b, b.size());
             while let Some(further) = before(left) {
-                // A run is looked at from its first seed.
+                // A sequence is looked at from its first seed.
                 if is_seed(further) {
                     return;
                 }
-                (first, left, count, bytes) = (left.prev(), further, count + 1, bytes + further.size());
+                (first, left, bytes) = (left.prev(), further, bytes + further.size());
             }
             let mut right = b;
             while let Some(further) = after(right) {
-                (right, count, bytes) = (further, count + 1, bytes + further.size());
+                (right, bytes) = (further, bytes + further.size());
             }
-            let found = (bytes, left.addr(), first);
-            if count > 1 && bytes >= self.need && best.is_none_or(|best| found < best) {
-                best = Some(found);
+            if bytes >= self.need && !std::ptr::eq(left, right) {
+                found.push((first, right.end()));
             }
-        };
-        let mut look_at = |index: u32| {
-            let b = block(index);
-            look(index, b, &|| bound.admits(shared, index, b));
         };
         own.multi.iter().for_each(|&(.., index)| look_at(index));
         if largest.is_some() {
             own.observed.each(&mut look_at);
             own.unused.each(&mut look_at);
         }
-        for group in bound.holders().filter(|&group| Some(group) != largest) {
-            let upto = bound.find(group).map_or(0, |reach| reach.upto.max(reach.answer));
-            slow.bins(group, self.pool, e).each(|index| {
-                let b = block(index);
-                look(index, b, &|| b.seq() <= upto);
-            });
+        for &group in groups.iter().filter(|&&group| Some(group) != largest) {
+            slow.bins(group, self.pool, e).each(&mut look_at);
+        }
+        found
+    }
+
+    /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
+    /// `runs`: see [`Request::runs`].
+    fn best_run(&self, shared: &PoolShared, bound: &Bound, runs: &[(u32, u64)]) -> Option<Vec<u32>> {
+        let mut best: Option<(u64, u64, u32)> = None;
+        for &(mut at, end) in runs {
+            // The usable ones just gone through: (first block, how many, bytes).
+            let mut run = (at, 0, 0);
+            loop {
+                let b = block(at);
+                let usable = bound.admits(shared, at, b);
+                if usable {
+                    run = if run.1 == 0 { (at, 1, b.size()) } else { (run.0, run.1 + 1, run.2 + b.size()) };
+                }
+                let last = b.end() == end;
+                if last || !usable {
+                    let found = (run.2, block(run.0).addr(), run.0);
+                    if run.1 > 1 && run.2 >= self.need && best.is_none_or(|best| found < best) {
+                        best = Some(found);
+                    }
+                    run.1 = 0;
+                }
+                if last {
+                    break;
+                }
+                at = b.next();
+            }
         }
         let (.., first) = best?;
-        let next = |&index: &u32| after(block(index)).map(|_| block(index).next());
+        let next = |&index: &u32| {
+            let (b, next) = (block(index), block(index).next());
+            neighbour(next, |right| touches(b, right) && bound.admits(shared, next, right)).map(|_| next)
+        };
         Some(std::iter::successors(Some(first), next).collect())
+    }
+}
+
+/// The groups of free blocks that a search goes through, to be asked about each block's neighbours.
+struct Members<'a> {
+    groups: &'a [StreamRef],
+    /// By slot, as far as no two of them meet here.
+    places: [StreamRef; 32],
+    crowded: bool,
+}
+
+impl Members<'_> {
+    fn of(groups: &[StreamRef]) -> Members<'_> {
+        let mut members = Members { groups, places: [OBSERVED; 32], crowded: false };
+        for &group in groups {
+            let place = &mut members.places[group.slot() as usize % 32];
+            members.crowded |= *place != OBSERVED;
+            *place = group;
+        }
+        members
+    }
+
+    #[inline(always)]
+    fn has(&self, group: StreamRef) -> bool {
+        self.places[group.slot() as usize % 32] == group
+            || matches!(group, MULTI | OBSERVED)
+            || self.crowded && self.groups.contains(&group)
     }
 }
 

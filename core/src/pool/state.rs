@@ -236,6 +236,30 @@ impl PoolCache {
         }
     }
 
+    /// Takes `bytes` of an entry out of the room towards both marks, if there is more than that.
+    fn take_room(&mut self, entry: usize, bytes: u64) -> bool {
+        self.stand_aside();
+        let (own, all) = (&mut self.entries[entry].room, &mut self.room);
+        let enough = own.listed && all.listed && own.bytes > bytes && all.bytes > bytes;
+        if enough {
+            own.bytes -= bytes;
+            all.bytes -= bytes;
+        }
+        enough
+    }
+
+    /// Gives `bytes` of an entry back as room. `me`: the stream whose cache it is.
+    pub(crate) fn give_room(&mut self, pool: &Pool, entry: usize, me: StreamRef, bytes: u64) {
+        self.stand_aside();
+        let own = &mut self.entries[entry].room;
+        own.bytes += bytes;
+        self.room.bytes += bytes;
+        if !(own.listed & self.room.listed) {
+            list_room(pool, entry, own, me.slot());
+            list_room(pool, pool.entries.len(), &mut self.room, me.slot());
+        }
+    }
+
     /// Bytes of room towards a mark.
     fn room_bytes(&self, mark: usize) -> u64 {
         match mark {
@@ -992,6 +1016,8 @@ pub(crate) struct Slow<'a> {
     first: [Option<(u32, StreamGuard)>; FEW],
     /// How many of these are taken.
     few: usize,
+    /// Where the one asked for last is, if it is one of them.
+    last: usize,
     /// The others, and where among them a slot is.
     others: Vec<StreamGuard>,
     places: SlotMap<u32, usize>,
@@ -1056,6 +1082,7 @@ impl<'a> Slow<'a> {
             leaving: Vec::new(),
             first: Default::default(),
             few: 0,
+            last: 0,
             others: Vec::new(),
             places: SlotMap::default(),
             forgotten: Vec::new(),
@@ -1069,13 +1096,27 @@ impl<'a> Slow<'a> {
     }
 
     /// Locks a stream's slot (once) and gives its state.
+    #[inline(always)]
     pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
+        // Mostly the one asked for last.
+        let at = self.last;
+        if let Some((held, _)) = &self.first[at]
+            && *held == slot
+        {
+            return &mut self.first[at].as_mut().expect("just seen").1;
+        }
+        self.find(slot)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, slot: u32) -> &mut StreamState {
         let known = self.first[..self.few].iter().position(|held| matches!(held, Some((held, _)) if *held == slot));
         if known.is_none() && self.few == FEW {
             return self.other(slot);
         }
         let at = known.unwrap_or(self.few);
         self.few = self.few.max(at + 1);
+        self.last = at;
         &mut self.first[at].get_or_insert_with(|| (slot, STREAMS.at(slot).state.lock())).1
     }
 
@@ -1163,6 +1204,11 @@ impl<'a> Slow<'a> {
         stream: Option<StreamRef>,
         bytes: u64,
     ) {
+        if let Some(stream) = stream
+            && self.cache(stream.slot(), pool).take_room(entry, bytes)
+        {
+            return;
+        }
         for mark in [entry, pool.entries.len()] {
             let have = match stream {
                 Some(stream) => self.cache(stream.slot(), pool).room(mark).bytes,
@@ -1200,16 +1246,6 @@ impl<'a> Slow<'a> {
             if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
                 pool.roomy[mark].lock().push(stream.map_or(NO_STREAM, StreamRef::slot));
             }
-        }
-    }
-
-    /// Gives `bytes` of an entry back as a stream's room.
-    pub(crate) fn give_room(&mut self, pool: &Arc<Pool>, entry: usize, stream: StreamRef, bytes: u64) {
-        let cache = self.cache(stream.slot(), pool);
-        for mark in [entry, pool.entries.len()] {
-            let room = cache.room(mark);
-            room.bytes += bytes;
-            list_room(pool, mark, room, stream.slot());
         }
     }
 
