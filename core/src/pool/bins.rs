@@ -88,6 +88,9 @@ impl Lifted {
     pub(crate) const NOTHING: Lifted = Lifted(None);
 }
 
+/// A block that was lifted: its index, its record, and what was lifted.
+pub(crate) type Held = (u32, &'static Block, Lifted);
+
 /// What a search accepts besides the size.
 #[derive(Clone, Copy)]
 pub(crate) enum Upto {
@@ -182,9 +185,19 @@ fn insert(root: u32, node: u32, n: &Block) -> u32 {
         at = if to_left { left } else { right };
     }
     if at != NIL {
-        let (left, right) = split(at, at_key);
-        n.set_children(left, right);
-        refresh(node);
+        let below = block(at);
+        if below.is_leaf() {
+            // Most that have to give way are.
+            match key_of(below) < at_key {
+                true => n.set_children(at, NIL),
+                false => n.set_children(NIL, at),
+            }
+            n.set_min_seq(min(seq, below.seq()));
+        } else {
+            let (left, right) = split(at, at_key);
+            n.set_children(left, right);
+            refresh(node);
+        }
     }
     match parent {
         None => node,
@@ -522,9 +535,42 @@ impl Bins {
         NIL
     }
 
+    /// Lifts the lowest block of exactly `size`.
+    #[inline(always)]
+    pub(crate) fn lift_exact(&mut self, size: u64) -> Option<Held> {
+        let c = self.class(size);
+        let root = self.roots[c];
+        if root == NIL {
+            return None;
+        }
+        let b = block(root);
+        if !b.is_leaf() {
+            return self.lift_exact_of_several(c, size);
+        }
+        if b.size() != size {
+            return None;
+        }
+        self.bytes -= size;
+        Some((root, b, Lifted(Some(c))))
+    }
+
+    #[inline(never)]
+    fn lift_exact_of_several(&mut self, c: usize, size: u64) -> Option<Held> {
+        let root = self.roots[c];
+        let node = lower_bound(root, (size, 0));
+        if node == NIL || block(node).size() != size {
+            return None;
+        }
+        let b = block(node);
+        self.roots[c] = remove(root, node, b);
+        self.count -= 1;
+        self.bytes -= size;
+        Some((node, b, Lifted(None)))
+    }
+
     /// Lifts [`Bins::best`] of all: (index, record, what was lifted).
     #[inline(always)]
-    pub(crate) fn lift_best(&mut self, size: u64) -> Option<(u32, &'static Block, Lifted)> {
+    pub(crate) fn lift_best(&mut self, size: u64) -> Option<Held> {
         let mut c = self.class(size);
         loop {
             c = self.occupied.next(c)?;

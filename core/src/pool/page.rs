@@ -78,39 +78,38 @@ impl Chunked {
             made: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         }
     }
+    #[inline(always)]
     fn mark(&self, at: usize) {
         let (word, bit) = (&self.made[at / 64], 1 << (at % 64));
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, Relaxed);
         }
     }
-    /// [`Chunked::set`] of a chunk that has a list and is marked.
-    #[inline(always)]
-    fn set_listed(&self, unit: usize, index: u32) -> bool {
-        let at = unit / CHUNK;
-        let Some(chunk) = self.chunks.get(at).and_then(|place| place.get()) else { return false };
-        if self.made.get(at / 64).is_none_or(|word| word.load(Relaxed) & 1 << (at % 64) == 0) {
-            return false;
-        }
-        chunk.0[unit % CHUNK].store(index, Relaxed);
-        true
-    }
     /// `start_of` tells where a block starts, if it does in this list.
+    #[inline(always)]
     fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
         let at = unit / CHUNK;
         let Some(place) = self.chunks.get(at) else { return };
-        if place.get().is_none() {
-            let lone = &self.lone[at];
-            let now = lone.load(Acquire);
-            let gone = now == NIL || start_of(now).is_none_or(|start| start / CHUNK != at || start == unit);
-            if gone && lone.compare_exchange(now, index, Release, Relaxed).is_ok() {
-                self.mark(at);
-                return;
+        let chunk = match place.get() {
+            Some(chunk) => chunk,
+            None => {
+                let Some(lone) = self.lone.get(at) else { return };
+                let now = lone.load(Acquire);
+                let gone = now == NIL || start_of(now).is_none_or(|start| start / CHUNK != at || start == unit);
+                if gone && lone.compare_exchange(now, index, Release, Relaxed).is_ok() {
+                    self.mark(at);
+                    return;
+                }
+                Chunked::make(place)
             }
-        }
-        let chunk = place.get_or_init(Box::default);
+        };
         chunk.0[unit % CHUNK].store(index, Relaxed);
         self.mark(at);
+    }
+    #[cold]
+    #[inline(never)]
+    fn make(place: &OnceBox<Chunk>) -> &Chunk {
+        place.get_or_init(Box::default)
     }
     /// The last chunk at or before `at` that was ever made.
     fn last_made(&self, at: usize) -> Option<usize> {
@@ -170,6 +169,7 @@ impl Chunked {
 struct Wide(Box<[OnceBox<Chunked>]>);
 
 /// Where a block starts in one list of a [`Wide`] index.
+#[inline(always)]
 fn within_list(number: usize, start_of: impl Fn(u32) -> Option<usize>) -> impl Fn(u32) -> Option<usize> {
     move |index| start_of(index)?.checked_sub(number * LIST_UNITS).filter(|&start| start < LIST_UNITS)
 }
@@ -178,17 +178,18 @@ impl Wide {
     fn new(units: u64) -> Wide {
         Wide((0..units.div_ceil(LIST_UNITS as u64)).map(|_| OnceBox::new()).collect())
     }
+    #[inline(always)]
     fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
         let number = unit / LIST_UNITS;
-        if let Some(list) = self.0.get(number) {
-            let list = list.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64)));
+        if let Some(place) = self.0.get(number) {
+            let list = place.get().unwrap_or_else(|| Wide::make(place));
             list.set(unit % LIST_UNITS, index, within_list(number, start_of));
         }
     }
-    /// The list that has a unit, if it was made, and which of its units that is.
-    #[inline(always)]
-    fn list(&self, unit: usize) -> Option<(&Chunked, usize)> {
-        Some((self.0.get(unit / LIST_UNITS)?.get()?, unit % LIST_UNITS))
+    #[cold]
+    #[inline(never)]
+    fn make(place: &OnceBox<Chunked>) -> &Chunked {
+        place.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64)))
     }
     fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
         let lists = self.0.get(..=unit / LIST_UNITS)?;
@@ -245,20 +246,6 @@ impl PageIndex {
     #[inline(never)]
     fn set(&self, slot: u32, addr: u64, index: u32) {
         let unit = self.unit(addr);
-        let kind = self.kind.get();
-        let list = match kind {
-            Some(Kind::Chunked(chunked)) => Some((chunked, unit as usize)),
-            Some(Kind::Wide(wide)) => wide.list(unit as usize),
-            _ => None,
-        };
-        match list {
-            Some((list, unit)) if list.set_listed(unit, index) => {}
-            _ => self.set_anew(slot, unit, index),
-        }
-    }
-    /// The same where the chunk has no list yet.
-    #[inline(never)]
-    fn set_anew(&self, slot: u32, unit: u64, index: u32) {
         match self.kind.get() {
             Some(Kind::Chunked(chunked)) => chunked.set(unit as usize, index, self.start_of(slot)),
             Some(Kind::Wide(wide)) => wide.set(unit as usize, index, self.start_of(slot)),

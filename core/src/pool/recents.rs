@@ -26,6 +26,12 @@ fn class_of(size: u64) -> usize {
     ((size as i64 as f64).to_bits() >> (52 - 5)).wrapping_sub(LEAST) as usize
 }
 
+/// The same, and for 0 the first.
+#[inline(always)]
+pub(crate) fn class_from(size: u64) -> usize {
+    if size == 0 { 0 } else { class_of(size) }
+}
+
 #[repr(C)]
 pub(crate) struct Recents {
     pub(crate) count: u32,
@@ -79,15 +85,29 @@ impl Recents {
 
     /// Takes out the block of exactly `size` bytes that was freed last, of the [`LOOK`] of its class that were, if `permit`
     /// lets it. `Err`: it does not. The block says still that it is recent.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         size: u64,
         permit: impl FnOnce(&'static Block) -> bool,
     ) -> Result<Option<(u32, &'static Block)>, ()> {
         let c = class_of(size);
+        match self.heads[c] {
+            NIL => Ok(None),
+            head => self.take_of_class(c, head, size, permit),
+        }
+    }
+
+    #[inline(never)]
+    fn take_of_class(
+        &mut self,
+        c: usize,
+        head: u32,
+        size: u64,
+        permit: impl FnOnce(&'static Block) -> bool,
+    ) -> Result<Option<(u32, &'static Block)>, ()> {
         let mut before: Option<&Block> = None;
-        let mut at = self.heads[c];
+        let mut at = head;
         for _ in 0..LOOK {
             if at == NIL {
                 break;
@@ -106,21 +126,33 @@ impl Recents {
         Ok(None)
     }
 
-    /// Takes out one that is alike with `size` or larger, `size` 0: any. It is recent no more.
-    pub(crate) fn take_from(&mut self, size: u64) -> Option<(u32, &'static Block)> {
-        let mut c = if size == 0 { 0 } else { class_of(size) };
-        while self.count > 0 {
-            c = self.occupied.next(c)?;
-            let at = self.heads[c];
-            if at != NIL {
-                let b = block(at);
-                self.unchain(c, None, b);
-                b.drop_flag(RECENT);
-                return Some((at, b));
+    /// Whether there is one that is alike with `size` or larger.
+    #[inline(always)]
+    pub(crate) fn has_from(&mut self, size: u64) -> bool {
+        let mut c = class_of(size);
+        while let Some(found) = self.occupied.next(c) {
+            if self.heads[found] != NIL {
+                return true;
             }
-            self.occupied.clear(c);
+            self.occupied.clear(found);
+            c = found + 1;
         }
-        None
+        false
+    }
+
+    /// Takes out all of the first class from `c` on that has some: the class, and the head of its chain. They count until the
+    /// caller has counted them off, and say still that they are recent.
+    #[inline(always)]
+    pub(crate) fn take_chain(&mut self, mut c: usize) -> Option<(usize, u32)> {
+        loop {
+            c = self.occupied.next(c)?;
+            self.occupied.clear(c);
+            let head = std::mem::replace(&mut self.heads[c], NIL);
+            if head != NIL {
+                return Some((c, head));
+            }
+            c += 1;
+        }
     }
 
     /// Takes out all that were freed at `seq` or before. They are recent no more.

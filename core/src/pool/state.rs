@@ -6,14 +6,14 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
-use super::bins::{Bins, Lifted, Upto};
+use super::bins::{Bins, Held, Lifted, Upto};
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
 use super::config::{MemoryPoolConfig, PoolConfig};
 use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::Page;
-use super::recents::{MOST, Recents};
+use super::recents::{self, MOST, Recents};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -1316,6 +1316,8 @@ impl EntryCache {
         stock: &mut Stock,
     ) {
         if self.recents.as_ref().is_none_or(|recents| recents.count == MOST) {
+            // Not to be merged with: it is none of those that make way.
+            b.set_flags(RECENT);
             self.make_way(pool, me, stock);
         }
         b.set_flags(FREE | RECENT);
@@ -1339,12 +1341,29 @@ impl EntryCache {
     }
 
     /// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other.
+    ///
+    /// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
+    /// without a size; only then its record is free.
     #[inline(never)]
     pub(crate) fn settle(&mut self, from: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
         let EntryCache { recents: Some(recents), bins, counts, .. } = self else { return };
-        while let Some((index, b)) = recents.take_from(from) {
-            let bins = bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)));
-            counts.merges += insert_merged_own(index, b, me, bins, stock);
+        let first = recents::class_from(from);
+        let mut c = first;
+        while recents.count > 0
+            && let Some((class, mut at)) = recents.take_chain(c)
+        {
+            let bins = bins.get_or_insert_with(|| new_bins(unit_log2));
+            while at != NIL {
+                let b = block(at);
+                let next = b.link();
+                recents.count -= 1;
+                match b.size() {
+                    0 => stock.give_record(at, b),
+                    _ => counts.merges += settle_one(at, b, me, first, bins, stock),
+                }
+                at = next;
+            }
+            c = class + 1;
         }
     }
 
@@ -1365,25 +1384,28 @@ impl EntryCache {
 
     /// Lifts the best for `need` of the stream's own blocks that are not recent; recent ones give way as far as it takes.
     #[inline(always)]
-    pub(crate) fn lift_own(
-        &mut self,
-        need: u64,
-        unit_log2: u32,
-        me: StreamRef,
-        stock: &mut Stock,
-    ) -> Option<(u32, &'static Block, Lifted)> {
+    pub(crate) fn lift_own(&mut self, need: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) -> Option<Held> {
         if self.exact {
             let bins = self.bins.as_mut()?;
             let index = bins.exact(need, Upto::Any);
             return (index != NIL).then(|| (index, block(index), bins.lift(index, block(index))));
         }
-        if self.recents() > 0 && self.bins.as_ref().is_none_or(|bins| bins.exact(need, Upto::Any) == NIL) {
-            self.settle(need, unit_log2, me, stock);
+        if let Some(recents) = &mut self.recents
+            && recents.count > 0
+        {
+            if let Some(bins) = &mut self.bins
+                && let Some(exact) = bins.lift_exact(need)
+            {
+                return Some(exact);
+            }
+            if recents.has_from(need) {
+                self.settle(need, unit_log2, me, stock);
+            }
         }
         if let Some(bins) = &mut self.bins
-            && let Some(lifted) = bins.lift_best(need)
+            && let Some(best) = bins.lift_best(need)
         {
-            return Some(lifted);
+            return Some(best);
         }
         if self.recents() == 0 {
             return None;
@@ -1391,6 +1413,12 @@ impl EntryCache {
         self.settle(0, unit_log2, me, stock);
         self.bins.as_mut()?.lift_best(need)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn new_bins(unit_log2: u32) -> Box<Bins> {
+    Box::new(Bins::new(unit_log2))
 }
 
 /// A block beside another: its index and its record.
@@ -1420,25 +1448,58 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
     (right, left)
 }
 
-/// [`insert_merged`] of a stream's own block.
+/// Merges a recent block, which is out of its chain, with its neighbours, and puts it into `bins`, or leaves it to one that
+/// settles later. Those of classes from `first` on settle together. Returns how often it merged.
 #[inline(always)]
-fn insert_merged_own(mut index: u32, mut b: &'static Block, me: StreamRef, bins: &mut Bins, stock: &mut Stock) -> u64 {
-    let (right, left) = mergeable(b, me);
-    let mut lifted = Lifted::NOTHING;
+fn settle_one(
+    mut index: u32,
+    mut b: &'static Block,
+    me: StreamRef,
+    first: usize,
+    bins: &mut Bins,
+    stock: &mut Stock,
+) -> u64 {
     let mut merges = 0;
-    if let Some((next, n)) = right {
-        lifted = bins.lift(next, n);
-        absorb(index, b, next, n, stock);
+    let mut lifted = Lifted::NOTHING;
+    b.drop_flag(RECENT);
+    // Links and neighbours: see `mergeable`.
+    while b.next() != NIL {
+        let next = b.next();
+        let n = block(next);
+        if n.stream() != me || !n.has(FREE) {
+            break;
+        }
+        debug_assert!(n.addr() == b.end() && n.page() == b.page());
+        if n.merges() {
+            bins.put_nothing(lifted);
+            lifted = bins.lift(next, n);
+            absorb(index, b, next, n, stock);
+        } else if recents::class_from(n.size()) >= first {
+            absorb_in_chain(index, b, n);
+        } else {
+            break;
+        }
         merges += 1;
     }
-    if let Some((prev, p)) = left {
-        if merges > 0 {
-            bins.put_nothing(lifted);
+    while b.prev() != NIL {
+        let prev = b.prev();
+        let p = block(prev);
+        if p.stream() != me || !p.has(FREE) || p.end() != b.addr() || p.page() != b.page() {
+            break;
         }
-        lifted = bins.lift(prev, p);
-        absorb(prev, p, index, b, stock);
-        (index, b) = (prev, p);
-        merges += 1;
+        if p.merges() {
+            bins.put_nothing(lifted);
+            lifted = bins.lift(prev, p);
+            absorb(prev, p, index, b, stock);
+            (index, b) = (prev, p);
+            merges += 1;
+        } else if recents::class_from(p.size()) >= first {
+            bins.put_nothing(lifted);
+            absorb(prev, p, index, b, stock);
+            return merges + 1;
+        } else {
+            break;
+        }
     }
     bins.put(lifted, index, b);
     merges
@@ -1506,6 +1567,13 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 /// `right` becomes part of `left`; neither is in a structure.
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
+    absorb_in_chain(left, l, r);
+    stock.give_record(right, r);
+}
+
+/// The same, but the record of `r` is not free yet: it says only that it is none's any more.
+#[inline(always)]
+fn absorb_in_chain(left: u32, l: &Block, r: &Block) {
     let (own, other) = (l.size_flags(), r.size_flags());
     let next = r.next();
     l.set_seq(l.seq().max(r.seq()));
@@ -1513,9 +1581,9 @@ pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut St
     if next != NIL {
         block(next).set_prev(left);
     }
-    let flags = FREE | own & other & UNUSED | own & INDEXED;
+    let flags = FREE | own & other & UNUSED | own & (INDEXED | RECENT);
     l.set_size_flags(Block::size_in(own) + Block::size_in(other), flags);
-    stock.give_record(right, r);
+    r.set_size_flags(0, 0);
 }
 
 /// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
