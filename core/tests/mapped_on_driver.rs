@@ -20,7 +20,9 @@ fn driver() -> PathBuf {
     let folder = deps.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST").to_owned();
     let library = folder.join("libsimcuda.so");
     if !library.exists() {
-        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "simcuda"]).status();
+        let profile = if folder.ends_with("release") { "release" } else { "dev" };
+        let built =
+            Command::new(env!("CARGO")).args(["build", "--quiet", "--profile", profile, "-p", "simcuda"]).status();
         assert!(built.is_ok_and(|status| status.success()), "the stand-in driver builds");
     }
     assert!(library.exists(), "{} is there", library.display());
