@@ -419,11 +419,15 @@ impl Bins {
     #[inline(always)]
     pub(crate) fn insert_record(&mut self, node: u32, b: &Block) {
         let size = b.size();
-        let c = self.class(size);
-        b.set_children(NIL, NIL);
-        b.set_min_seq(b.seq());
         self.count += 1;
         self.bytes += size;
+        b.be_leaf();
+        self.enter(self.class(size), node, b);
+    }
+
+    /// Puts a leaf into the tree of its class.
+    #[inline(always)]
+    fn enter(&mut self, c: usize, node: u32, b: &Block) {
         let root = self.roots[c];
         if root == NIL {
             self.roots[c] = node;
@@ -471,13 +475,7 @@ impl Bins {
             Some(from) => self.empty_class(from),
             None => self.count += 1,
         }
-        let root = self.roots[c];
-        if root == NIL {
-            self.roots[c] = node;
-            self.occupied.set(c);
-        } else {
-            self.roots[c] = insert(root, node, b);
-        }
+        self.enter(c, node, b);
     }
 
     /// Nothing takes the place of what was lifted.
@@ -497,17 +495,8 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn remove_record(&mut self, node: u32, b: &Block) {
-        let size = b.size();
-        let c = self.class(size);
-        self.count -= 1;
-        self.bytes -= size;
-        let root = self.roots[c];
-        if root == node && b.is_leaf() {
-            self.empty_class(c);
-        } else {
-            // With two blocks or more there, one stays.
-            self.roots[c] = remove(root, node, b);
-        }
+        let lifted = self.lift(node, b);
+        self.put_nothing(lifted);
     }
 
     /// The smallest acceptable block of at least `size`, among equals the lowest address.
