@@ -963,20 +963,22 @@ impl Request<'_> {
         let plain = flags & NAMED == 0 && self.align_log2 == 0 && self.stream.is_some();
         b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
         b.set_flags(flags);
+        shared.entries[e].note_user(pool, e, self.stream);
         slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
             Some(stream) => {
                 let cache = slow.cache(stream.slot(), pool);
                 let allocs = &cache.share.allocs;
                 allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+                cache.entries[e].requested += self.size as i64;
                 &mut cache.entries[e].counts
             }
             None => {
                 pool.other_allocations.fetch_add(1, Relaxed);
+                shared.entries[e].counts.requested += self.size as i64;
                 &mut shared.entries[e].counts
             }
         };
-        counts.requested += self.size as i64;
         counts.reuse[found.reason as usize] += 1;
         counts.splits += splits;
         counts.internal_waits += u64::from(!waits.is_empty());

@@ -30,11 +30,8 @@ pub(crate) static BLOCKS: Slab<Block, { 1 << 20 }> = Slab::new();
 pub(crate) const UNUSED: u64 = 1 << 50;
 pub(crate) const NAMED: u64 = 1 << 51;
 pub(crate) const USERS: u64 = 1 << 52;
-/// Neither live nor free: addresses of a Mapped entry with nothing mapped there. Its domain is [`HOST`].
+/// Neither live nor free: addresses of a Mapped entry where no chunk serves. Its domain is [`HOST`].
 pub(crate) const VACANT: u64 = 1 << 62;
-/// Neither live nor free: the chunk that is mapped there serves elsewhere, but earlier work may still use it from here.
-/// Its domain is [`HOST`].
-pub(crate) const LEAVING: u64 = 1 << 63;
 const REASON_SHIFT: u32 = 53;
 const REASON_MASK: u64 = 7 << REASON_SHIFT;
 const ALIGN_SHIFT: u32 = 56;

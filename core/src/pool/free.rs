@@ -1,6 +1,6 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
-use super::alloc::{Missed, admit, settle_after};
+use super::alloc::{Missed, admit, detach_any, settle_after};
 use super::block::{
     BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, block, named,
 };
@@ -9,7 +9,7 @@ use super::page::page;
 use super::recents::MOST;
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, StreamGuard, beside_own_live, insert_merged,
+    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, Sole, StreamGuard, beside_own_live, insert_merged,
     list_room,
 };
 use crate::error::{Error, Result, Status};
@@ -112,11 +112,15 @@ fn quick(
             recents.push(index, b, bytes);
             cache.ready += bytes;
         }
+        let pausing = first.requested == 0 && recents.count > 0;
         cache.front.set(b, allocation.0, bytes);
         if cache.quick == Quick::Lists {
             look_whether_empty(cache, b, state.me);
         }
         b.set_seq(state.push_next(record));
+        if pausing {
+            pause_after(guard, pool_slot, 0);
+        }
         return Ok(());
     }
     Err(Missed::at(guard))
@@ -237,12 +241,58 @@ fn fast(
         list_room(pool, e, &mut cached.room, me.slot());
         list_room(pool, pool.entries.len(), room, me.slot());
     }
+    let pausing = cached.requested == 0;
     cache.make_ready();
     state.push_one(record);
     if !state.waiters.is_empty() {
         settle_after(guard, pool_slot);
+        if pausing {
+            pause_after(record.state.lock(), pool_slot, e);
+        }
+    } else if pausing {
+        pause_after(guard, pool_slot, e);
     }
     Some(())
+}
+
+/// All that was asked for on this stream, which is locked, has been freed: if nothing is live in the entry, it may pause.
+#[cold]
+#[inline(never)]
+fn pause_after(guard: StreamGuard, pool_slot: u32, e: usize) {
+    let Some(Some(cache)) = guard.attach.pools.get(pool_slot as usize) else { return };
+    if !cache.may_pause(e) {
+        return;
+    }
+    let (pool, me) = (cache.pool.clone(), guard.me);
+    drop(guard);
+    pause(&mut Slow::lock(&pool.device), &pool, e, me);
+}
+
+/// A free on `stream` has left nothing live in a Mapped entry, perhaps: then all that is free merges, and the chunks go home
+/// (`docs/placement.md` §5).
+fn pause(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, stream: StreamRef) {
+    let left = &pool.entry_tally[e].pauses;
+    if left.load(Relaxed) == 0 || !STREAMS.at(stream.slot()).is(pool.device.uid, stream) {
+        return;
+    }
+    let mut shared = pool.shared.lock();
+    if !slow.cache(stream.slot(), pool).may_pause(e) || shared.entries[e].sole != Sole::One(stream) {
+        return;
+    }
+    left.fetch_sub(1, Relaxed);
+    slow.settle(stream, pool, e);
+    let mut observed = Vec::new();
+    shared.entries[e].observed.each(|index| observed.push(index));
+    let at = At { stream, seq: slow.state(stream.slot()).submitted };
+    for &index in &observed {
+        detach_any(slow, &mut shared, pool, e, index);
+        block(index).set_flags(0);
+    }
+    for &index in &observed {
+        block(index).set_flags(FREE);
+        place(slow, &mut shared, pool, e, index, &[at]);
+    }
+    super::mapped::go_home(slow, &mut shared, pool, e, Some(stream));
 }
 
 /// The live block a handle names, with its domain locked.
@@ -425,18 +475,21 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             points.dedup_by_key(|at| at.stream);
         }
         let (bytes, requested) = (b.size(), b.requested());
+        let sole = if b.has(USERS) { None } else { stream };
+        shared.entries[e].note_user(pool, e, sole);
         let counts = match stream {
             Some(stream) => {
                 let cache = slow.cache(stream.slot(), pool);
                 cache.give_room(pool, e, stream, bytes);
+                cache.entries[e].requested -= requested as i64;
                 &mut cache.entries[e].counts
             }
             None => {
                 shared.give_room(pool, e, bytes);
+                shared.entries[e].counts.requested -= requested as i64;
                 &mut shared.entries[e].counts
             }
         };
-        counts.requested -= requested as i64;
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
         let recent =
@@ -460,6 +513,9 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         }
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
+        if let Some(stream) = stream {
+            pause(&mut slow, pool, e, stream);
+        }
         if pool.destroyed.load(Relaxed) {
             super::release::bury(&mut slow, pool);
         }

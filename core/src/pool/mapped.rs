@@ -1,27 +1,29 @@
 //! Mapped entries: blocks in one contiguous range of addresses, under which chunks of memory are mapped where they are
 //! needed (`docs/placement.md` §5, §7 and §9).
 //!
-//! A range's blocks are live, free, *vacant* (nothing is mapped) or *leaving* (the chunk serves elsewhere, but work that
-//! was submitted may still use it from here). A free block is always wholly mapped, so the hot path, which knows free
-//! blocks only, need not know of chunks at all. Vacant and leaving blocks belong to the slow lock.
+//! A range's blocks are live, free, or *vacant*: no chunk serves there. A free block always has its chunks, so the hot path,
+//! which knows free blocks only, need not know of chunks at all. Vacant blocks belong to the slow lock. A chunk stays mapped
+//! where it has served (a *ghost*), so that it can come back without a call to the device; once nothing is live it goes back
+//! to where it served first (its *home*), so that what is done again and again finds the same places.
 
 use super::Reason;
 use super::alloc::{Found, Request, attach_any, detach_any, out_of_records};
-use super::block::{Block, LEAVING};
-use super::block::{FREE, HOST, MULTI, NIL, OBSERVED, UNUSED, VACANT, block};
+use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT, block};
 use super::config::MAX_PAGE;
 use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
-use super::span::{Bound, run_around};
-use super::state::{Pool, PoolShared, STREAMS, Slow, absorb, cut};
+use super::span::Bound;
+use super::state::{Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
+use crate::few::Few;
 use crate::handle;
 use crate::order::{At, StreamRef};
 use crate::rules;
 use crate::runtime::native;
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,6 +39,15 @@ fn slack(used: u64, size: u64) -> u64 {
     (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least))
 }
 
+/// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that
+/// for so many rounds; and if it needs none anyway, recent blocks are left alone later.
+const PAUSES: u32 = 64;
+
+/// A place with nothing mapped.
+const NOTHING: u32 = u32::MAX;
+/// A place where something is mapped that the device was not willing to unmap: not to be used until it is.
+const STUCK: u32 = u32::MAX - 1;
+
 /// What a Mapped entry has reserved and mapped; under the slow lock.
 #[derive(Default)]
 pub(crate) struct Mapping {
@@ -44,13 +55,46 @@ pub(crate) struct Mapping {
     ranges: Vec<Range>,
     /// Vacant blocks: (address, block). No two of them touch.
     vacant: BTreeSet<(u64, u32)>,
-    leaving: Vec<Leaving>,
+    /// Chunks that serve somewhere, by number. Others have no ghosts.
+    chunks: Vec<Serving>,
+    /// Numbers of none.
+    numbers: Vec<u32>,
     /// Chunks held and mapped nowhere: asked for, and then not needed because another thread was faster.
     spare: Vec<Chunk>,
-    /// Chunks that stand behind a place.
+    /// Chunks that serve.
     mapped: u64,
+    /// Places that are ghosts.
+    ghosts: u64,
+    /// Chunks that do not serve at home.
+    away: u64,
+    /// Places that are stuck.
+    stuck: Vec<u64>,
+    /// The last mark that was set on a chunk.
+    mark: Cell<u64>,
     /// With a `dealloc_period`: no chunk can go back by it before the pool has made so many allocations.
     due: u64,
+}
+
+/// Free points of one block; mostly one at most.
+type FreePoints = Few<At, 1>;
+
+/// Where a chunk is mapped. Places are named by their addresses.
+struct Serving {
+    chunk: Chunk,
+    /// Its block uses it from here; 0: it is gone.
+    at: u64,
+    home: u64,
+    ghosts: Vec<Ghost>,
+    /// Equal to the mark of the search that is under way: the chunk is idle.
+    idle: Cell<u64>,
+    /// Equal to the mark of the spot that is looked at: its chunk is needed at this place.
+    needed: Cell<(u64, u64)>,
+}
+
+struct Ghost {
+    at: u64,
+    /// What used the chunk from here has run once these have.
+    points: FreePoints,
 }
 
 struct Range {
@@ -59,30 +103,25 @@ struct Range {
     bytes: u64,
     /// Where the range begins for a kernel.
     pointer: u64,
-    /// What is mapped at each chunk's place; as long as has been needed.
-    places: Vec<Option<Chunk>>,
+    /// The number of the chunk that is mapped at each place; as long as has been needed.
+    places: Vec<u32>,
     /// The pool's allocations when the place became idle; kept only for `dealloc_period`.
     since: Vec<u64>,
 }
 
-struct Leaving {
-    index: u32,
-    /// Until these are observed.
-    points: Vec<At>,
-    /// What is mapped at each of its places still; `None` where it is not any more.
-    chunks: Vec<Option<Chunk>>,
-}
-
-/// Where a block can be put: `count` places from `first` on, of which `missing` have nothing mapped.
+/// Where a block can be put: `count` places from `first` on.
 struct Plan {
     range: usize,
     address: u64,
     first: u64,
     count: u64,
+    /// Those with nothing mapped.
     missing: Vec<u64>,
+    /// Those that are ghosts.
+    back: Vec<u64>,
     /// The hole goes on to the end of the range.
     tail: bool,
-    /// The hole's blocks, left to right.
+    /// The hole's blocks, left to right; the first and last may go on beyond the hole.
     hole: Vec<u32>,
 }
 
@@ -94,23 +133,32 @@ struct Source {
     count: u64,
 }
 
-/// A chunk for a place, and after what it may be used there.
-struct Given {
-    chunk: Chunk,
-    points: Vec<At>,
+/// Where chunks come from: after what they may be used, and why they may be taken.
+struct Origin {
+    points: FreePoints,
     reason: Reason,
 }
 
+/// What comes to a place.
+struct Coming {
+    place: u64,
+    /// None: a new chunk.
+    number: Option<u32>,
+    /// Which of the origins is its.
+    origin: usize,
+}
+
 impl Range {
-    fn chunk(&self, place: u64) -> Option<Chunk> {
-        self.places.get(place as usize).copied().flatten()
+    /// The number of what is mapped at a place.
+    fn number(&self, place: u64) -> u32 {
+        self.places.get(place as usize).copied().unwrap_or(NOTHING)
     }
-    fn set(&mut self, place: u64, chunk: Option<Chunk>) {
+    fn set(&mut self, place: u64, number: u32) {
         let place = place as usize;
         if self.places.len() <= place {
-            self.places.resize(place + 1, None);
+            self.places.resize(place + 1, NOTHING);
         }
-        self.places[place] = chunk;
+        self.places[place] = number;
     }
     /// A place became idle.
     fn set_since(&mut self, place: u64, since: u64) {
@@ -132,38 +180,120 @@ impl Mapping {
     }
     /// Bytes of records beyond those of live and free blocks.
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        let records = self.vacant.len() + self.leaving.len();
-        let places: usize = self
-            .ranges
-            .iter()
-            .map(|range| {
-                range.places.len() * std::mem::size_of::<Option<Chunk>>()
-                    + range.since.len() * std::mem::size_of::<u64>()
-            })
-            .sum();
-        (records * std::mem::size_of::<Block>() + places) as u64
-    }
-    /// No chunk is on its way from one place to another.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.leaving.is_empty()
+        use std::mem::size_of;
+        let places = |range: &Range| range.places.len() * size_of::<u32>() + range.since.len() * size_of::<u64>();
+        let bytes = self.vacant.len() * size_of::<Block>()
+            + self.chunks.len() * size_of::<Serving>()
+            + self.ghosts as usize * size_of::<Ghost>()
+            + self.ranges.iter().map(places).sum::<usize>();
+        bytes as u64
     }
     fn range_of(&self, slot: u32) -> usize {
         self.ranges.iter().position(|range| range.page == slot).expect("a block of a Mapped entry is in a range")
     }
+    /// The range that an address is in.
+    fn range_at(&self, address: u64) -> usize {
+        self.ranges.partition_point(|range| range.base <= address) - 1
+    }
+    /// The range and the number of a place.
+    fn place_at(&self, address: u64, size: u64) -> (usize, u64) {
+        let range = self.range_at(address);
+        (range, (address - self.ranges[range].base) / size)
+    }
+
+    /// A new chunk serves here, at home.
+    fn settle_in(&mut self, chunk: Chunk, address: u64, size: u64) {
+        let serving = Serving {
+            chunk,
+            at: address,
+            home: address,
+            ghosts: Vec::new(),
+            idle: Cell::default(),
+            needed: Cell::default(),
+        };
+        let number = match self.numbers.pop() {
+            Some(number) => {
+                self.chunks[number as usize] = serving;
+                number
+            }
+            None => {
+                self.chunks.push(serving);
+                self.chunks.len() as u32 - 1
+            }
+        };
+        let (range, place) = self.place_at(address, size);
+        self.ranges[range].set(place, number);
+        self.mapped += 1;
+    }
+
+    /// A chunk serves here from now on, and is mapped here; where it served until now was free at `points`.
+    fn serve_at(&mut self, number: u32, address: u64, points: &FreePoints, size: u64) {
+        let serving = &mut self.chunks[number as usize];
+        let left = Ghost { at: serving.at, points: points.clone() };
+        self.away += u64::from(serving.at == serving.home);
+        self.away -= u64::from(address == serving.home);
+        serving.at = address;
+        match serving.ghosts.iter_mut().find(|ghost| ghost.at == address) {
+            Some(ghost) => *ghost = left,
+            None => {
+                serving.ghosts.push(left);
+                self.ghosts += 1;
+                let (range, place) = self.place_at(address, size);
+                self.ranges[range].set(place, number);
+            }
+        }
+    }
+
+    /// A vacant place can become part of a block: nothing is mapped there, or a chunk that is idle elsewhere.
+    fn is_open(&self, number: u32, idle: u64) -> bool {
+        number == NOTHING || (number != STUCK && self.chunks[number as usize].idle.get() == idle)
+    }
+
+    /// A mark that no chunk has.
+    fn new_mark(&self) -> u64 {
+        self.mark.set(self.mark.get() + 1);
+        self.mark.get()
+    }
+
+    /// The first open place of the vacant addresses from `from` on, if any is below `to`.
+    fn first_open(&self, range: usize, from: u64, to: u64, size: u64, idle: u64) -> Option<u64> {
+        let range = &self.ranges[range];
+        let (first, end) = (((from - range.base) / size) as usize, ((to - range.base) / size) as usize);
+        let known = range.places.get(first..end.min(range.places.len())).unwrap_or(&[]);
+        let closed = known.iter().take_while(|&&number| !self.is_open(number, idle)).count();
+        (first + closed < end).then(|| from + closed as u64 * size)
+    }
+
+    /// How far the vacant places from `from` to `to` are open.
+    fn open_until(&self, range: usize, from: u64, to: u64, size: u64, idle: u64) -> u64 {
+        let range = &self.ranges[range];
+        let (first, end) = (((from - range.base) / size) as usize, ((to - range.base) / size) as usize);
+        let known = range.places.get(first..end.min(range.places.len())).unwrap_or(&[]);
+        match known.iter().position(|&number| !self.is_open(number, idle)) {
+            Some(open) => from + open as u64 * size,
+            None => to,
+        }
+    }
 }
 
-fn domain_points(shared: &PoolShared, index: u32) -> Vec<At> {
+fn free_points(shared: &PoolShared, index: u32) -> FreePoints {
     let b = block(index);
     match b.stream() {
-        OBSERVED => Vec::new(),
-        MULTI => shared.points[&index].clone(),
-        stream => vec![At { stream, seq: b.seq() }],
+        OBSERVED => FreePoints::default(),
+        MULTI => shared.points[&index].iter().copied().collect(),
+        stream => [At { stream, seq: b.seq() }].into_iter().collect(),
     }
 }
 
 /// Which of adjacent blocks, left to right, holds `address`.
 fn holder_of(blocks: &[u32], address: u64) -> u32 {
     blocks[blocks.partition_point(|&index| block(index).addr() <= address) - 1]
+}
+
+/// The block that holds `address`, which is in one.
+fn block_around(mapping: &Mapping, address: u64) -> u32 {
+    let slot = mapping.ranges[mapping.range_at(address)].page;
+    page(slot).block_at(slot, address).expect("a range is full of blocks")
 }
 
 /// Makes sure that a block begins at `address`, which is in the free or vacant block `index` or at its end. There is a
@@ -239,7 +369,7 @@ fn take_out(
     first
 }
 
-/// A block of [`take_out`] has nothing mapped: it is vacant, together with vacant neighbours.
+/// No chunk serves at a block of [`take_out`]: it is vacant, together with vacant neighbours.
 fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
     let touches = |left: &Block, right: &Block| left.page() == right.page() && left.end() == right.addr();
     let b = block(index);
@@ -260,47 +390,144 @@ fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
     shared.entries[e].mapped.vacant.insert((b.addr(), index));
 }
 
-/// Nothing is needed any more at the places of a block of [`take_out`], once `points` are observed.
-fn vacate(
-    shared: &mut PoolShared,
-    pool: &Arc<Pool>,
-    e: usize,
-    index: u32,
-    points: Vec<At>,
-    chunks: Vec<Option<Chunk>>,
-) {
-    if (points.is_empty() || rules::off(rules::CHUNK_LEAVING)) && unmap(shared, pool, e, index, &chunks) {
-        make_vacant(shared, e, index);
-        return;
-    }
-    // (With the points observed and the device unwilling, it is tried again at the next synchronise.)
-    let b = block(index);
-    b.set_size_flags(b.size(), LEAVING);
-    shared.entries[e].mapped.leaving.push(Leaving { index, points, chunks });
-}
-
-/// Unmaps what is mapped at a block's places still.
-fn unmap(shared: &PoolShared, pool: &Arc<Pool>, e: usize, index: u32, chunks: &[Option<Chunk>]) -> bool {
-    let mapping = &shared.entries[e].mapped;
-    let b = block(index);
-    let range = &mapping.ranges[mapping.range_of(b.page())];
+/// Unmaps what is mapped at a place, which nothing uses any more.
+fn unmap(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, address: u64) -> bool {
     let size = pool.entries[e].page_size;
-    let mut place = 0;
-    let mut done = true;
-    while place < chunks.len() {
-        let count = chunks[place..].iter().take_while(|chunk| chunk.is_some()).count();
-        if count > 0 {
-            let offset = b.addr() - range.base + place as u64 * size;
-            done &= pool.device.source.unmap(range.pointer, offset, count as u64, size).is_ok();
-        }
-        place += count.max(1);
-    }
-    if !done {
+    let (range, place) = mapping.place_at(address, size);
+    let range = &mut mapping.ranges[range];
+    let done = pool.device.source.unmap(range.pointer, address - range.base, 1, size).is_ok();
+    if done {
+        range.set(place, NOTHING);
+    } else {
         crate::log::emit(crate::log::Level::Warning, || {
-            format!("the device refused to unmap chunks at {:#x}; their addresses are not used again yet", b.addr())
+            format!("the device refused to unmap a chunk at {address:#x}; its addresses are not used again yet")
         });
     }
     done
+}
+
+/// Chunks go home whose place is in one free block that is observed or `own`.
+pub(crate) fn go_home(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    own: Option<StreamRef>,
+) {
+    let mapping = &shared.entries[e].mapped;
+    if mapping.away == 0 {
+        return;
+    }
+    let size = pool.entries[e].page_size;
+    let mut away: Vec<(u64, u64, u32)> = Vec::new();
+    for (number, serving) in mapping.chunks.iter().enumerate() {
+        if serving.at != serving.home {
+            away.push((serving.at, serving.home, number as u32));
+        }
+    }
+    away.sort_unstable();
+    // Those that can go, with those beside them in the same block whose homes are side by side as well.
+    let mut groups: Vec<(usize, usize, u32)> = Vec::new();
+    let mut around = NIL;
+    for (i, &(at, home, _)) in away.iter().enumerate() {
+        if around == NIL || at >= block(around).end() {
+            around = block_around(mapping, at);
+        }
+        let b = block(around);
+        let domain = b.stream();
+        let goes = b.has(FREE)
+            && !b.has(RECENT)
+            && (domain == OBSERVED || Some(domain) == own)
+            && b.addr() <= at
+            && at + size <= b.end();
+        if !goes {
+            continue;
+        }
+        match groups.last_mut() {
+            Some((first, count, last))
+                if *last == around
+                    && *first + *count == i
+                    && away[i - 1].0 + size == at
+                    && away[i - 1].1 + size == home
+                    && mapping.range_at(away[i - 1].1) == mapping.range_at(home) =>
+            {
+                *count += 1;
+            }
+            _ => groups.push((i, 1, around)),
+        }
+    }
+    if groups.is_empty() || !shared.stock.ensure(4 * groups.len() + 4) {
+        return;
+    }
+    // All leave, then all arrive.
+    let mut arriving = Vec::new();
+    for &(first, count, _) in &groups {
+        let (at, home, _) = away[first];
+        let bytes = count as u64 * size;
+        let around = block_around(&shared.entries[e].mapped, at);
+        let points = free_points(shared, around);
+        let unused = block(around).flags() & UNUSED;
+        let left = take_out(slow, shared, pool, e, &[around], at, at + bytes);
+        make_vacant(shared, e, left);
+        let mapping = &mut shared.entries[e].mapped;
+        for &(at, home, number) in &away[first..first + count] {
+            mapping.serve_at(number, home, &points, size);
+            if pool.entries[e].slow_free {
+                let (range, place) = mapping.place_at(at, size);
+                let since = mapping.ranges[range].since.get(place as usize).copied().unwrap_or(0);
+                let (range, place) = mapping.place_at(home, size);
+                mapping.ranges[range].set_since(place, since);
+            }
+        }
+        arriving.push((home, home + bytes, points, unused, count as u64 - 1));
+    }
+    for (low, high, points, unused, within) in arriving {
+        let around = block_around(&shared.entries[e].mapped, low);
+        let index = take_out(slow, shared, pool, e, &[around], low, high);
+        block(index).set_size_flags(high - low, FREE | unused);
+        super::free::place(slow, shared, pool, e, index, &points);
+        let counts = match *points {
+            [At { stream, .. }] => &mut slow.cache(stream.slot(), pool).entries[e].counts,
+            _ => &mut shared.entries[e].counts,
+        };
+        counts.merges += within;
+    }
+}
+
+/// More ghosts than these are dropped at a synchronise.
+fn most_ghosts(pool: &Pool, e: usize) -> u64 {
+    pool.entries[e].range_size / pool.entries[e].page_size / 2
+}
+
+/// What the host has observed makes chunks go home, and ghosts be dropped if there are many.
+pub(crate) fn observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
+    go_home(slow, shared, pool, e, None);
+    let mapping = &mut shared.entries[e].mapped;
+    for address in std::mem::take(&mut mapping.stuck) {
+        if !unmap(mapping, pool, e, address) {
+            mapping.stuck.push(address);
+        }
+    }
+    if mapping.ghosts <= most_ghosts(pool, e) {
+        return;
+    }
+    let order = &slow.device.order;
+    let over = |at: &At| order.observed(&STREAMS, at.stream) >= at.seq || rules::off(rules::CHUNK_LEAVING);
+    for number in 0..mapping.chunks.len() {
+        let ghosts = std::mem::take(&mut mapping.chunks[number].ghosts);
+        for ghost in ghosts {
+            if ghost.points.iter().all(over) && unmap(mapping, pool, e, ghost.at) {
+                mapping.ghosts -= 1;
+                let serving = &mut mapping.chunks[number];
+                if ghost.at == serving.home {
+                    serving.home = serving.at;
+                    mapping.away -= 1;
+                }
+            } else {
+                mapping.chunks[number].ghosts.push(ghost);
+            }
+        }
+    }
 }
 
 impl Request<'_> {
@@ -336,7 +563,9 @@ impl Request<'_> {
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);
             let bound = self.bound(&mut slow, &shared, e, &holders, &clock);
-            let Some(plan) = self.plan(&shared, e, &bound) else {
+            let has_ghosts = shared.entries[e].mapped.ghosts > 0;
+            let idle = if has_ghosts { self.mark_idle(&mut slow, &shared, e, &bound) } else { u64::MAX };
+            let Some(plan) = self.plan(&shared, e, &bound, idle) else {
                 drop(shared);
                 drop(slow);
                 if self.need.div_ceil(size) > cap {
@@ -364,7 +593,7 @@ impl Request<'_> {
             let extra = if grow == 0 || least || !plan.tail {
                 0
             } else {
-                let beyond = vacant_after(&shared, e, &plan, size);
+                let beyond = unmapped_after(&shared, e, &plan, size);
                 let room = budget.saturating_sub(held + grow).max((used / 256 / size).saturating_sub(grow));
                 let spare = shared.entries[e].mapped.spare.len() as u64;
                 let others = pool.tally.reserved.load(Relaxed).saturating_sub(spare * size);
@@ -373,13 +602,15 @@ impl Request<'_> {
             };
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
-                return match self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? {
-                    Some(found) => self.commit(&mut slow, &mut shared, found),
-                    None => {
-                        self.refused = true;
-                        Ok(None)
-                    }
+                let Some(found) = self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? else {
+                    self.refused = true;
+                    return Ok(None);
                 };
+                let done = self.commit(&mut slow, &mut shared, found)?;
+                if let Sole::One(_) = shared.entries[e].sole {
+                    tally.pauses.store(PAUSES, Relaxed);
+                }
+                return Ok(done);
             }
             if lacking >= refused_at {
                 return Ok(None);
@@ -506,50 +737,161 @@ impl Request<'_> {
         Ok(true)
     }
 
-    /// Where in the ranges the block goes: the fewest places without a chunk, then the smallest hole, then the lowest
-    /// address.
-    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound) -> Option<Plan> {
+    /// The usable free blocks that hold a whole chunk.
+    fn candidates(
+        &self,
+        slow: &mut Slow<'_>,
+        shared: &PoolShared,
+        e: usize,
+        bound: &Bound,
+    ) -> Vec<(u64, u64, u32)> {
+        let size = self.pool.entries[e].page_size;
+        let own = &shared.entries[e];
+        let mut found: Vec<(u64, u64, u32)> = Vec::new();
+        let mut add = |index: u32| found.push((block(index).size(), block(index).addr(), index));
+        own.observed.each_from(size, &mut add);
+        for &(.., index) in own.multi.range((size, 0, 0)..) {
+            add(index);
+        }
+        for holder in bound.holders() {
+            slow.bins(holder, self.pool, e).each_from(size, &mut add);
+        }
+        found.retain(|&(.., index)| bound.usable(shared, index).is_some());
+        found
+    }
+
+    /// Marks the idle chunks.
+    fn mark_idle(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> u64 {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        let member = |index: u32| block(index).has(VACANT) || bound.usable(shared, index).is_some();
-        let mut best: Option<((u64, u64, u64), Plan)> = None;
+        let mark = mapping.new_mark();
+        for (bytes, address, _) in self.candidates(slow, shared, e, bound) {
+            let range = &mapping.ranges[mapping.range_at(address)];
+            let (from, to) = ((address - range.base).div_ceil(size), (address + bytes - range.base) / size);
+            for &number in range.places.get(from as usize..to as usize).unwrap_or(&[]) {
+                mapping.chunks[number as usize].idle.set(mark);
+            }
+        }
+        mark
+    }
+
+    /// Where in the ranges the block goes: the fewest places with nothing mapped, then the lowest address.
+    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, idle: u64) -> Option<Plan> {
+        let size = self.pool.entries[e].page_size;
+        let mapping = &shared.entries[e].mapped;
+        let touches = |left: u32, right: u32| {
+            right != NIL && block(left).page() == block(right).page() && block(left).end() == block(right).addr()
+        };
+        // (missing places, address), range, first block of the hole, its end.
+        let mut best: Option<((u64, u64), usize, u32, u64)> = None;
         let mut upto = 0;
         for &(address, index) in &mapping.vacant {
-            if address < upto {
-                continue;
-            }
-            let run = run_around(index, member);
-            let (low, high) = (block(run[0]).addr(), block(run[run.len() - 1]).end());
-            upto = high;
-            if high - low < self.need {
-                continue;
-            }
-            let range = mapping.range_of(block(index).page());
-            let home = &mapping.ranges[range];
-            let tail = high == home.end();
-            let spots = if tail { [low, low] } else { [low, high - self.need] };
-            for address in spots {
-                let first = (address - home.base) / size;
-                let last = (address + self.need - 1 - home.base) / size;
-                let missing = (first..=last).filter(|&place| home.chunk(place).is_none()).count() as u64;
-                let rank = (missing, high - low, address);
-                if best.as_ref().is_none_or(|(other, _)| rank < *other) {
-                    let count = last - first + 1;
-                    best = Some((
-                        rank,
-                        Plan { range, address, first, count, missing: Vec::new(), tail, hole: run.clone() },
-                    ));
+            let range = mapping.range_at(address);
+            let end = block(index).end();
+            let mut from = address.max(upto);
+            while from < end
+                && let Some(open) = mapping.first_open(range, from, end, size, idle)
+            {
+                let (mut low, mut first, mut last) = (open, index, index);
+                if open == address {
+                    let mut left = block(first).prev();
+                    while left != NIL && touches(left, first) && bound.usable(shared, left).is_some() {
+                        (first, low) = (left, block(left).addr());
+                        left = block(left).prev();
+                    }
+                }
+                let mut high = mapping.open_until(range, open, end, size, idle);
+                while high == block(last).end() {
+                    let next = block(last).next();
+                    if !touches(last, next) {
+                        break;
+                    }
+                    let n = block(next);
+                    let further = match n.has(VACANT) {
+                        true => mapping.open_until(range, n.addr(), n.end(), size, idle),
+                        false if bound.usable(shared, next).is_some() => n.end(),
+                        false => break,
+                    };
+                    if further == high {
+                        break;
+                    }
+                    (last, high) = (next, further);
+                }
+                (upto, from) = (high, high);
+                if high - low < self.need {
+                    continue;
+                }
+                let home = &mapping.ranges[range];
+                let mut offer = |address: u64, missing: u64| {
+                    let rank = (missing, address);
+                    if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
+                        best = Some((rank, range, first, high));
+                    }
+                };
+                // The low end, or as far up as it takes for no chunk to be needed twice.
+                let mut at = low;
+                while at <= high && high - at >= self.need {
+                    match self.missing(mapping, home, at, size) {
+                        Ok(missing) => {
+                            offer(at, missing);
+                            break;
+                        }
+                        Err(place) => at = home.base + (place + 1) * size,
+                    }
+                }
+                if high != home.end() {
+                    let at = high - self.need;
+                    if let Ok(missing) = self.missing(mapping, home, at, size) {
+                        offer(at, missing);
+                    }
                 }
             }
         }
-        let (_, mut plan) = best?;
-        let home = &mapping.ranges[plan.range];
-        plan.missing = (plan.first..plan.first + plan.count).filter(|&place| home.chunk(place).is_none()).collect();
-        Some(plan)
+        let ((_, address), range, first, high) = best?;
+        let home = &mapping.ranges[range];
+        let (from, to) = (self.first_place(home, address, size), self.last_place(home, address, size));
+        let missing = (from..=to).filter(|&place| home.number(place) == NOTHING).collect();
+        let is_ghost = |&place: &u64| {
+            let number = home.number(place);
+            number != NOTHING && mapping.chunks[number as usize].at != home.base + place * size
+        };
+        let back = (from..=to).filter(is_ghost).collect();
+        let tail = high == home.end();
+        let hole = between(first, high);
+        Some(Plan { range, address, first: from, count: to - from + 1, missing, back, tail, hole })
     }
 
-    /// Up to `wanted` idle chunks outside the plan's places: of the smallest usable free block that holds one, then the
-    /// lowest, from its low end.
+    fn first_place(&self, range: &Range, address: u64, size: u64) -> u64 {
+        (address - range.base) / size
+    }
+
+    fn last_place(&self, range: &Range, address: u64, size: u64) -> u64 {
+        (address + self.need - 1 - range.base) / size
+    }
+
+    /// How many places a block at `address` has with nothing mapped. `Err`: it would take a chunk twice, first at this place.
+    fn missing(&self, mapping: &Mapping, range: &Range, address: u64, size: u64) -> std::result::Result<u64, u64> {
+        let (first, last) = (self.first_place(range, address, size), self.last_place(range, address, size));
+        let known = (range.places.len() as u64).clamp(first, last + 1);
+        let mut missing = last + 1 - known;
+        let mark = mapping.new_mark();
+        let numbers = range.places.get(first as usize..known as usize).unwrap_or(&[]);
+        for (place, &number) in (first..).zip(numbers) {
+            match number {
+                NOTHING => missing += 1,
+                number => {
+                    let (met, before) = mapping.chunks[number as usize].needed.replace((mark, place));
+                    if met == mark {
+                        return Err(before);
+                    }
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Up to `wanted` idle chunks that are not needed for the plan's places: of the smallest usable free block that holds one,
+    /// then the lowest, from its low end.
     fn sources(
         &self,
         slow: &mut Slow<'_>,
@@ -563,39 +905,73 @@ impl Request<'_> {
             return Vec::new();
         }
         let size = self.pool.entries[e].page_size;
-        let own = &shared.entries[e];
-        let mut candidates: Vec<(u64, u64, u32)> = Vec::new();
-        let mut add = |index: u32| candidates.push((block(index).size(), block(index).addr(), index));
-        own.observed.each_from(size, &mut add);
-        for &(.., index) in own.multi.range((size, 0, 0)..) {
-            add(index);
-        }
-        for holder in bound.holders() {
-            slow.bins(holder, self.pool, e).each_from(size, &mut add);
-        }
-        candidates.retain(|&(.., index)| bound.usable(shared, index).is_some());
-        candidates.sort_unstable();
-        let mut found = Vec::new();
-        let mut left = wanted;
-        for (.., index) in candidates {
-            let b = block(index);
-            let range = own.mapped.range_of(b.page());
-            let base = own.mapped.ranges[range].base;
-            let (from, to) = ((b.addr() - base).div_ceil(size), (b.end() - base) / size);
-            let (hole, beyond) =
-                if range == plan.range { (plan.first, plan.first + plan.count) } else { (u64::MAX, u64::MAX) };
-            for (first, end) in [(from, to.min(hole)), (from.max(beyond), to)] {
-                let count = end.saturating_sub(first).min(left);
-                if count > 0 {
-                    found.push(Source { block: index, range, first, count });
-                    left -= count;
-                }
+        let mapping = &shared.entries[e].mapped;
+        let mark = mapping.new_mark();
+        for place in plan.first..plan.first + plan.count {
+            let number = mapping.ranges[plan.range].number(place);
+            if number != NOTHING {
+                mapping.chunks[number as usize].needed.set((mark, place));
             }
-            if left == 0 {
-                break;
+        }
+        let mut candidates = self.candidates(slow, shared, e, bound);
+        candidates.sort_unstable();
+        let mut found: Vec<Source> = Vec::new();
+        let mut left = wanted;
+        for (bytes, address, index) in candidates {
+            let range = mapping.range_at(address);
+            let base = mapping.ranges[range].base;
+            let (from, to) = ((address - base).div_ceil(size), (address + bytes - base) / size);
+            for place in from..to {
+                if left == 0 {
+                    return found;
+                }
+                let number = mapping.ranges[range].number(place);
+                if mapping.chunks[number as usize].needed.get().0 == mark {
+                    continue;
+                }
+                left -= 1;
+                match found.last_mut() {
+                    Some(last) if last.block == index && last.first + last.count == place => last.count += 1,
+                    _ => found.push(Source { block: index, range, first: place, count: 1 }),
+                }
             }
         }
         found
+    }
+
+    /// The chunks that come back to the plan's ghosts: where they serve now, adjacent ones of a block together, and in the same
+    /// order (where one serves, the place it comes back to, its number).
+    fn returning(&self, shared: &PoolShared, e: usize, plan: &Plan) -> (Vec<Source>, Vec<(u64, u64, u32)>) {
+        let size = self.pool.entries[e].page_size;
+        let mapping = &shared.entries[e].mapped;
+        let home = &mapping.ranges[plan.range];
+        let chunk = |&place: &u64| {
+            let number = home.number(place);
+            (mapping.chunks[number as usize].at, place, number)
+        };
+        let mut chunks: Vec<(u64, u64, u32)> = plan.back.iter().map(chunk).collect();
+        chunks.sort_unstable();
+        let mut found: Vec<Source> = Vec::new();
+        let (mut range, mut end) = (0, 0);
+        for &(address, ..) in &chunks {
+            if address >= end {
+                let around = block_around(mapping, address);
+                range = mapping.range_at(address);
+                end = block(around).end();
+                let first = (address - mapping.ranges[range].base) / size;
+                found.push(Source { block: around, range, first, count: 1 });
+                continue;
+            }
+            let place = (address - mapping.ranges[range].base) / size;
+            let last = found.last_mut().expect("there is a block around");
+            if last.first + last.count == place {
+                last.count += 1;
+            } else {
+                let block = last.block;
+                found.push(Source { block, range, first: place, count: 1 });
+            }
+        }
+        (found, chunks)
     }
 
     /// Carries a plan out. `None`: the device refused to map; nothing has changed then.
@@ -613,54 +989,78 @@ impl Request<'_> {
         let pool = self.pool;
         let device = &*pool.device;
         let size = pool.entries[e].page_size;
-        if !shared.stock.ensure(2 * sources.len() + 8) {
+        let (returning, back) = self.returning(shared, e, &plan);
+        if !shared.stock.ensure(2 * (sources.len() + returning.len()) + 8) {
             return Err(out_of_records());
         }
         // What goes where.
-        let mut given: Vec<Given> = Vec::new();
-        for source in sources {
-            let range = &shared.entries[e].mapped.ranges[source.range];
+        let mapping = &shared.entries[e].mapped;
+        let (base, pointer) = (mapping.ranges[plan.range].base, mapping.ranges[plan.range].pointer);
+        let mut origins: Vec<Origin> = Vec::with_capacity(sources.len() + returning.len() + 1);
+        for source in returning.iter().chain(sources) {
             let reason = bound.usable(shared, source.block).expect("a source is usable");
             let reason = if block(source.block).has(UNUSED) { Reason::Fresh } else { reason };
-            for place in source.first..source.first + source.count {
-                let chunk = range.chunk(place).expect("free blocks are mapped");
-                given.push(Given { chunk, points: domain_points(shared, source.block), reason });
+            origins.push(Origin { points: free_points(shared, source.block), reason });
+        }
+        let new_origin = origins.len();
+        origins.push(Origin { points: FreePoints::default(), reason: Reason::Fresh });
+        let mut coming: Vec<Coming> = Vec::with_capacity(back.len() + plan.missing.len());
+        let mut returned = back.iter();
+        for (origin, source) in returning.iter().enumerate() {
+            for &(_, place, number) in returned.by_ref().take(source.count as usize) {
+                coming.push(Coming { place, number: Some(number), origin });
             }
         }
-        let moves = given.len() as u64;
-        let fresh = plan.missing.len() - given.len() + extra as usize;
-        let mapping = &mut shared.entries[e].mapped;
-        for chunk in mapping.spare.drain(..fresh) {
-            given.push(Given { chunk, points: Vec::new(), reason: Reason::Fresh });
+        let mut moved: Vec<(u32, usize)> = Vec::with_capacity(plan.missing.len());
+        for (i, source) in sources.iter().enumerate() {
+            let range = &mapping.ranges[source.range];
+            let places = source.first..source.first + source.count;
+            moved.extend(places.map(|place| (range.number(place), returning.len() + i)));
         }
+        let moves = moved.len() as u64;
+        let new = plan.missing.len() - moved.len() + extra as usize;
+        let mapping = &mut shared.entries[e].mapped;
+        let mut chunks: Vec<Chunk> =
+            moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk).collect();
+        chunks.extend(mapping.spare.drain(..new));
         let beyond = plan.first + plan.count;
         let places: Vec<u64> = plan.missing.iter().copied().chain(beyond..beyond + extra).collect();
-        let (base, pointer) = {
-            let range = &mapping.ranges[plan.range];
-            (range.base, range.pointer)
-        };
         let mut at = 0;
         while at < places.len() {
             let count = (at..places.len()).take_while(|&i| places[i] - places[at] == (i - at) as u64).count();
-            let chunks: Vec<Chunk> = given[at..at + count].iter().map(|given| given.chunk).collect();
-            if let Err(refused) = device.source.map(pointer, places[at] * size, &chunks, size) {
+            if let Err(refused) = device.source.map(pointer, places[at] * size, &chunks[at..at + count], size) {
                 self.note_refusal(refused);
+                let mut stuck = Vec::new();
                 for &place in &places[..at] {
-                    let _ = device.source.unmap(pointer, place * size, 1, size);
+                    if device.source.unmap(pointer, place * size, 1, size).is_err() {
+                        stuck.push(place);
+                    }
                 }
-                mapping.spare.extend(given[moves as usize..].iter().map(|given| given.chunk));
+                for place in stuck {
+                    mapping.ranges[plan.range].set(place, STUCK);
+                    mapping.stuck.push(base + place * size);
+                }
+                mapping.spare.extend_from_slice(&chunks[moves as usize..]);
                 return Ok(None);
             }
             at += count;
         }
+        let mut moved = moved.into_iter();
+        for &place in &plan.missing {
+            coming.push(match moved.next() {
+                Some((number, origin)) => Coming { place, number: Some(number), origin },
+                None => Coming { place, number: None, origin: new_origin },
+            });
+        }
+        coming.sort_unstable_by_key(|coming| coming.place);
         // The block, and what its first and last chunk have beyond it.
         let (low, high) = (plan.address, plan.address + self.need);
         let last = plan.first + plan.count - 1;
-        let head = plan.missing.first().filter(|&&place| place == plan.first).map(|_| 0);
-        let tail = plan.missing.last().filter(|&&place| place == last).map(|_| plan.missing.len() - 1);
+        let head = coming.first().filter(|coming| coming.place == plan.first).map(|coming| coming.origin);
+        let tail = coming.last().filter(|coming| coming.place == last).map(|coming| coming.origin);
         let from = head.map_or(low, |_| base + plan.first * size);
         let to = tail.map_or(high, |_| base + (last + 1) * size);
-        let mut reasons: Vec<Reason> = given[..plan.missing.len()].iter().map(|given| given.reason).collect();
+        let mut reasons: Vec<Reason> = coming.iter().map(|coming| origins[coming.origin].reason).collect();
         for &index in plan.hole.iter().filter(|&&index| block(index).addr() < to && block(index).end() > from) {
             if let Some(reason) = bound.usable(shared, index) {
                 reasons.push(if block(index).has(UNUSED) { Reason::Fresh } else { reason });
@@ -671,46 +1071,42 @@ impl Request<'_> {
             take_out(slow, shared, pool, e, &plan.hole, low, low + extra * size)
         });
         let mut index = take_out(slow, shared, pool, e, &plan.hole, from, to);
-        // The chunks leave where they were. From the right, again; what was cut off above is looked up.
-        for source in sources.iter().rev() {
-            let range = &mut shared.entries[e].mapped.ranges[source.range];
-            let low = range.base + source.first * size;
-            let high = low + source.count * size;
-            let mut chunks = Vec::new();
-            for place in source.first..source.first + source.count {
-                chunks.push(range.chunk(place));
-                range.set(place, None);
-            }
-            let known = block(source.block);
-            let holds = known.has(FREE) && known.addr() <= low && high <= known.end();
-            let from = if holds { source.block } else { block(index).next() };
-            let blocks = if holds { vec![from] } else { between(from, high) };
-            let points = domain_points(shared, holder_of(&blocks, low));
-            let gone = take_out(slow, shared, pool, e, &blocks, low, high);
-            vacate(shared, pool, e, gone, points, chunks);
+        // The chunks leave where they were.
+        for source in sources.iter().chain(&returning) {
+            let low = shared.entries[e].mapped.ranges[source.range].base + source.first * size;
+            let around = block_around(&shared.entries[e].mapped, low);
+            let left = take_out(slow, shared, pool, e, &[around], low, low + source.count * size);
+            make_vacant(shared, e, left);
         }
         for tally in [&pool.tally, &pool.entry_tally[e]] {
             tally.chunk_moves.fetch_add(moves, Relaxed);
         }
-        let mut pieces: Vec<(u32, &Given)> = Vec::new();
-        if let Some(first) = head
+        let mut pieces: Vec<(u32, &Origin)> = Vec::new();
+        if let Some(origin) = head
             && from < low
         {
-            pieces.push((index, &given[first]));
+            pieces.push((index, &origins[origin]));
             let rest = cut(index, block(index), low - from, &mut shared.stock).expect("records were made ready");
             index = rest.expect("the block goes on").0;
         }
-        if let Some(last) = tail
+        if let Some(origin) = tail
             && high < to
         {
             let rest = cut(index, block(index), self.need, &mut shared.stock).expect("records were made ready");
-            pieces.push((rest.expect("the block goes on").0, &given[last]));
+            pieces.push((rest.expect("the block goes on").0, &origins[origin]));
         }
         let mapping = &mut shared.entries[e].mapped;
-        for (&place, given) in places.iter().zip(&given) {
-            mapping.ranges[plan.range].set(place, Some(given.chunk));
+        let mut new_chunks = chunks[moves as usize..].iter();
+        for coming in &coming {
+            let address = base + coming.place * size;
+            match coming.number {
+                Some(number) => mapping.serve_at(number, address, &origins[coming.origin].points, size),
+                None => mapping.settle_in(*new_chunks.next().expect("one for each"), address, size),
+            }
         }
-        mapping.mapped += fresh as u64;
+        for (place, &chunk) in (beyond..).zip(new_chunks) {
+            mapping.settle_in(chunk, base + place * size, size);
+        }
         if pool.entries[e].slow_free {
             let now = pool.allocations();
             for place in beyond..beyond + extra {
@@ -718,10 +1114,10 @@ impl Request<'_> {
             }
             mapping.due = mapping.due.min(now.saturating_add(pool.entries[e].period.unwrap_or(0)));
         }
-        for (piece, given) in pieces {
-            let unused = if given.reason == Reason::Fresh { UNUSED } else { 0 };
+        for (piece, origin) in pieces {
+            let unused = if origin.reason == Reason::Fresh { UNUSED } else { 0 };
             block(piece).set_size_flags(block(piece).size(), FREE | unused);
-            let points = if rules::off(rules::CHUNK_POINTS) { Vec::new() } else { given.points.clone() };
+            let points = if rules::off(rules::CHUNK_POINTS) { FreePoints::default() } else { origin.points.clone() };
             super::free::place(slow, shared, pool, e, piece, &points);
         }
         if let Some(more) = more {
@@ -739,28 +1135,20 @@ impl Request<'_> {
 }
 
 /// How many places right after the plan's have nothing mapped.
-fn vacant_after(shared: &PoolShared, e: usize, plan: &Plan, size: u64) -> u64 {
+fn unmapped_after(shared: &PoolShared, e: usize, plan: &Plan, size: u64) -> u64 {
     let range = &shared.entries[e].mapped.ranges[plan.range];
-    let address = range.base + (plan.first + plan.count) * size;
+    let first = plan.first + plan.count;
+    let address = range.base + first * size;
     if address >= range.end() {
         return 0;
     }
     let b = block(holder_of(&plan.hole, address));
-    if b.has(VACANT) { (b.end() - address) / size } else { 0 }
-}
-
-/// What the host has observed since leaves the points of leaving blocks; those with none left become vacant.
-pub(crate) fn prune(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
-    let device = slow.device;
-    let leaving = std::mem::take(&mut shared.entries[e].mapped.leaving);
-    for mut gone in leaving {
-        gone.points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
-        if gone.points.is_empty() {
-            vacate(shared, pool, e, gone.index, gone.points, gone.chunks);
-        } else {
-            shared.entries[e].mapped.leaving.push(gone);
-        }
+    if !b.has(VACANT) {
+        return 0;
     }
+    let last = (b.end() - range.base) / size;
+    let known = (range.places.len() as u64).clamp(first, last);
+    (first..known).find(|&place| range.number(place) != NOTHING).unwrap_or(last) - first
 }
 
 /// All of `[low, high)` is in free blocks.
@@ -843,13 +1231,14 @@ pub(super) fn release_chunks(
             // hold them, which cutting off what is to the right of them leaves as they are.
             let run = &blocks[start..end];
             end = start;
-            let mut gone: Vec<(u64, Vec<Chunk>, usize, usize)> = Vec::new();
+            let mut gone: Vec<(u64, Vec<u32>, usize, usize)> = Vec::new();
             let low = (block(run[0]).addr() - base).div_ceil(size);
             let high = (block(run[run.len() - 1]).end() - base) / size;
             let mut upto = run.len();
             for place in (low..high).rev() {
                 let range = &shared.entries[e].mapped.ranges[r];
-                let chunk = range.chunk(place).expect("free blocks are mapped");
+                let number = range.number(place);
+                let chunk = shared.entries[e].mapped.chunks[number as usize].chunk;
                 let (from, to) = (base + place * size, base + (place + 1) * size);
                 upto = run[..upto].partition_point(|&index| block(index).addr() < to);
                 let first = run[..upto].partition_point(|&index| block(index).end() <= from);
@@ -869,24 +1258,20 @@ pub(super) fn release_chunks(
                 }
                 given += size;
                 match gone.last_mut() {
-                    Some((lowest, chunks, from, _)) if *lowest == place + 1 => {
+                    Some((lowest, numbers, from, _)) if *lowest == place + 1 => {
                         (*lowest, *from) = (place, first);
-                        chunks.push(chunk);
+                        numbers.push(number);
                     }
-                    _ => gone.push((place, vec![chunk], first, upto)),
+                    _ => gone.push((place, vec![number], first, upto)),
                 }
             }
-            for (first, mut chunks, left, right) in gone {
-                chunks.reverse();
-                let (from, to) = (base + first * size, base + (first + chunks.len() as u64) * size);
+            for (first, numbers, left, right) in gone {
+                let (from, to) = (base + first * size, base + (first + numbers.len() as u64) * size);
                 let empty = take_out(slow, shared, pool, e, &run[left..right], from, to);
-                let mapping = &mut shared.entries[e].mapped;
-                for place in first..first + chunks.len() as u64 {
-                    mapping.ranges[r].set(place, None);
+                make_vacant(shared, e, empty);
+                for number in numbers {
+                    forget(&mut shared.entries[e].mapped, pool, e, number);
                 }
-                mapping.mapped -= chunks.len() as u64;
-                forget_elsewhere(shared, pool, e, &chunks);
-                vacate(shared, pool, e, empty, Vec::new(), chunks.into_iter().map(Some).collect());
             }
         }
     }
@@ -896,24 +1281,25 @@ pub(super) fn release_chunks(
     given
 }
 
-/// Chunks that went are unmapped wherever they are still mapped besides. What used them from there has executed too: a
-/// chunk comes to a new place by being ordered after the old one's work.
-fn forget_elsewhere(shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, chunks: &[Chunk]) {
-    let mut elsewhere: Vec<(u32, Vec<Option<Chunk>>)> = Vec::new();
-    for leaving in &mut shared.entries[e].mapped.leaving {
-        let mut here = vec![None; leaving.chunks.len()];
-        for (mapped, here) in leaving.chunks.iter_mut().zip(&mut here) {
-            if mapped.is_some_and(|chunk| chunks.contains(&chunk)) {
-                *here = mapped.take();
-            }
-        }
-        if here.iter().any(Option::is_some) {
-            elsewhere.push((leaving.index, here));
+/// A chunk that went is unmapped wherever it is mapped. What used it from its ghosts has executed too: a chunk comes to another
+/// place by being ordered after what used it before.
+fn forget(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, number: u32) {
+    let size = pool.entries[e].page_size;
+    let serving = &mut mapping.chunks[number as usize];
+    let at = std::mem::take(&mut serving.at);
+    let ghosts = std::mem::take(&mut serving.ghosts);
+    mapping.away -= u64::from(at != serving.home);
+    serving.home = 0;
+    mapping.mapped -= 1;
+    mapping.ghosts -= ghosts.len() as u64;
+    for address in ghosts.iter().map(|ghost| ghost.at).chain([at]) {
+        if !unmap(mapping, pool, e, address) {
+            let (range, place) = mapping.place_at(address, size);
+            mapping.ranges[range].set(place, STUCK);
+            mapping.stuck.push(address);
         }
     }
-    for (index, here) in elsewhere {
-        unmap(shared, pool, e, index, &here);
-    }
+    mapping.numbers.push(number);
 }
 
 fn all_executed(shared: &PoolShared, pool: &Arc<Pool>, blocks: &[u32], answers: &mut HashMap<StreamRef, u64>) -> bool {
@@ -982,28 +1368,49 @@ pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<P
 pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::result::Result<(), String> {
     let mapping = &shared.entries[e].mapped;
     let size = pool.entries[e].page_size;
-    let (mut mapped, mut vacant, mut leaving) = (0, 0, 0);
+    let (mut mapped, mut vacant, mut ghosts, mut stuck) = (0, 0, 0, 0);
     for range in &mapping.ranges {
-        mapped += range.places.iter().flatten().count() as u64;
+        for (place, &number) in range.places.iter().enumerate() {
+            let address = range.base + place as u64 * size;
+            match number {
+                NOTHING => {}
+                STUCK => stuck += 1,
+                _ => {
+                    let Some(serving) = mapping.chunks.get(number as usize) else {
+                        return Err(format!("entry {e}: what is mapped at {address:#x} is no chunk"));
+                    };
+                    let here = serving.at == address;
+                    let listed = serving.ghosts.iter().filter(|ghost| ghost.at == address).count();
+                    if serving.at == 0 || listed != usize::from(!here) {
+                        return Err(format!("entry {e}: the chunk mapped at {address:#x} does not say so"));
+                    }
+                    (mapped, ghosts) = (mapped + u64::from(here), ghosts + u64::from(!here));
+                }
+            }
+        }
+        let serves = |place: u64| match range.number(place) {
+            NOTHING | STUCK => false,
+            number => mapping.chunks[number as usize].at == range.base + place * size,
+        };
         let mut at = page(range.page).first.load(Relaxed);
         let mut last_vacant = false;
         while at != NIL {
             let b = block(at);
-            let kinds = [super::block::LIVE, FREE, VACANT, LEAVING].into_iter().filter(|&flag| b.has(flag)).count();
+            let kinds = [super::block::LIVE, FREE, VACANT].into_iter().filter(|&flag| b.has(flag)).count();
             if kinds != 1 {
-                return Err(format!("entry {e}: block {at} is {kinds} of live, free, vacant and leaving"));
+                return Err(format!("entry {e}: block {at} is {kinds} of live, free and vacant"));
             }
-            let nothing = b.has(VACANT) || b.has(LEAVING);
+            let nothing = b.has(VACANT);
             let (first, last) = ((b.addr() - range.base) / size, (b.end() - 1 - range.base) / size);
             // (Places beyond the list have nothing mapped.)
             let listed = last.min(range.places.len() as u64);
-            if (first..=listed).any(|place| range.chunk(place).is_some() == nothing) || (!nothing && listed < last) {
+            if (first..=listed).any(|place| serves(place) == nothing) || (!nothing && listed < last) {
                 return Err(format!("entry {e}: block {at} and the chunks under it disagree"));
             }
             if nothing && (!(b.addr() - range.base).is_multiple_of(size) || !b.size().is_multiple_of(size)) {
-                return Err(format!("entry {e}: block {at} has nothing mapped but is not of whole places"));
+                return Err(format!("entry {e}: block {at} is vacant but not of whole places"));
             }
-            if b.has(VACANT) {
+            if nothing {
                 if last_vacant {
                     return Err(format!("entry {e}: vacant block {at} should have merged"));
                 }
@@ -1012,17 +1419,32 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
                 }
                 vacant += 1;
             }
-            leaving += usize::from(b.has(LEAVING));
-            last_vacant = b.has(VACANT);
+            last_vacant = nothing;
             at = b.next();
         }
     }
-    if (mapped, vacant, leaving) != (mapping.mapped, mapping.vacant.len(), mapping.leaving.len()) {
+    let held = mapping.chunks.iter().filter(|serving| serving.at != 0);
+    let away = held.clone().filter(|serving| serving.at != serving.home).count() as u64;
+    let listed: usize = held.clone().map(|serving| serving.ghosts.len()).sum();
+    if held.clone().any(|serving| {
+        serving.home != serving.at && !serving.ghosts.iter().any(|ghost| ghost.at == serving.home)
+    }) {
+        return Err(format!("entry {e}: a chunk's home is not its own"));
+    }
+    let have = (mapped, ghosts, listed as u64, away, held.count(), vacant, stuck);
+    let want = (
+        mapping.mapped,
+        mapping.ghosts,
+        mapping.ghosts,
+        mapping.away,
+        mapping.chunks.len() - mapping.numbers.len(),
+        mapping.vacant.len(),
+        mapping.stuck.len(),
+    );
+    if have != want {
         return Err(format!(
-            "entry {e}: {mapped} chunks, {vacant} vacant and {leaving} leaving blocks; counted {}, {} and {}",
-            mapping.mapped,
-            mapping.vacant.len(),
-            mapping.leaving.len()
+            "entry {e}: (chunks, ghosts, listed ghosts, chunks away, served, vacant blocks, stuck places) are {have:?}, \
+             counted {want:?}"
         ));
     }
     Ok(())

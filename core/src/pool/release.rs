@@ -3,7 +3,7 @@
 
 use super::alloc::detach_any;
 use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
-use super::mapped::{drop_ranges, prune, release_chunks};
+use super::mapped::{self, drop_ranges, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
 use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty};
@@ -323,6 +323,9 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
         }
     }
     for pool in &pools {
+        for e in (0..pool.entries.len()).filter(|&e| pool.entries[e].kind == Kind::Mapped) {
+            mapped::observed(slow, &mut pool.shared.lock(), pool, e);
+        }
         sweep_periods(slow, pool);
         if !rules::off(rules::THRESHOLD) {
             let threshold = pool.threshold.load(Relaxed);
@@ -383,9 +386,6 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
                 shared.entries[e].multi_bytes -= key.0;
                 pruned.push((index, points));
             }
-        }
-        if !shared.entries[e].mapped.is_settled() {
-            prune(slow, &mut shared, pool, e);
         }
         // Not yet in a structure: not to be merged with until its turn comes.
         for &(index, _) in &pruned {

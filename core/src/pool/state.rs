@@ -261,12 +261,21 @@ impl PoolCache {
     }
 
     /// Bytes of room towards a mark.
-    fn room_bytes(&self, mark: usize) -> u64 {
+    pub(crate) fn room_bytes(&self, mark: usize) -> u64 {
         match mark {
             0 => self.entries.first.room.bytes + self.ready + self.front.bytes(),
             _ if mark == self.pool.entries.len() => self.room.bytes + self.ready + self.front.bytes(),
             _ => self.entries[mark].room.bytes,
         }
+    }
+
+    /// A Mapped entry may pause, nothing is live in it, and the stream has recent blocks that would merge; if it is the only
+    /// stream there.
+    pub(crate) fn may_pause(&self, entry: usize) -> bool {
+        let front = u32::from(entry == 0 && !self.front.is_none());
+        self.pool.entry_tally[entry].pauses.load(Relaxed) > 0
+            && self.entries[entry].recents() + front >= 2
+            && self.room_bytes(entry) == self.pool.mark(entry).load(Relaxed)
     }
 
     /// No room is ready any more, nor made so.
@@ -543,6 +552,8 @@ pub(crate) struct Tally {
     pub(crate) chunk_moves: AtomicU64,
     /// Ranges of addresses reserved.
     pub(crate) ranges: AtomicU64,
+    /// How often a Mapped entry may pause still; changed under the slow lock.
+    pub(crate) pauses: AtomicU32,
 }
 
 impl Tally {
@@ -688,6 +699,15 @@ pub(crate) struct PoolShared {
     pub(crate) stock: Stock,
 }
 
+/// The streams on which an entry's blocks have been allocated and freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sole {
+    None,
+    One(StreamRef),
+    /// Several, or the host.
+    Many,
+}
+
 pub(crate) struct EntryShared {
     /// As the pool's.
     pub(crate) room: Room,
@@ -701,6 +721,8 @@ pub(crate) struct EntryShared {
     pub(crate) pages: BTreeSet<u32>,
     /// What a Mapped entry has reserved and mapped.
     pub(crate) mapped: Mapping,
+    /// On which streams its blocks are allocated and freed.
+    pub(crate) sole: Sole,
     /// What host-ordered calls and streams that are gone counted.
     pub(crate) counts: Counts,
 }
@@ -715,7 +737,21 @@ impl EntryShared {
             multi_bytes: 0,
             pages: BTreeSet::new(),
             mapped: Mapping::default(),
+            sole: Sole::None,
             counts: Counts::default(),
+        }
+    }
+    /// A block was allocated or freed: on this stream, or not in the order of one only. (A stream does neither by the hot path
+    /// before it has done so here.)
+    pub(crate) fn note_user(&mut self, pool: &Pool, entry: usize, stream: Option<StreamRef>) {
+        self.sole = match (self.sole, stream) {
+            (Sole::None, Some(stream)) => Sole::One(stream),
+            (Sole::One(sole), Some(stream)) if sole == stream => return,
+            (Sole::Many, _) => return,
+            _ => Sole::Many,
+        };
+        if self.sole == Sole::Many {
+            pool.entry_tally[entry].pauses.store(0, Relaxed);
         }
     }
     /// Bytes of free blocks that belong to no single stream.

@@ -214,7 +214,7 @@ pub(crate) fn of_pool(pool: &Arc<Pool>) -> Stats {
 
 /// Takes the pool apart and compares every structure with its rules.
 pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
-    use super::block::{FREE, HOST, LEAVING, LIVE, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT};
+    use super::block::{FREE, HOST, LIVE, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT};
     let mut slow = Slow::lock(&pool.device);
     let streams: Vec<_> = pool.device.order.streams.lock().iter().copied().collect();
     for stream in streams {
@@ -248,7 +248,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                 if record.block_at(slot, addr) != Some(at) || record.block_at(slot, b.end() - 1) != Some(at) {
                     return Err(format!("entry {e}: block {at} is not found by its address"));
                 }
-                if b.has(VACANT) || b.has(LEAVING) {
+                if b.has(VACANT) {
                     addr = b.end();
                     prev = at;
                     at = b.next();
