@@ -476,7 +476,7 @@ impl Device {
             bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },
             state: State::Free { points: Vec::new(), never_used: true, recent: false },
         };
-        let page = Page { base, bytes, free_since, blocks: vec![block], idle_since: Vec::new() };
+        let page = Page { base, bytes, free_since, blocks: vec![block] };
         self.pools[pool].shelves[entry].pages.push(page);
         Some(Found { entry, base, first: 0, reason: Reason::Fresh, waits: Vec::new() })
     }
@@ -542,6 +542,7 @@ impl Device {
         }
         counted.allocs += 1;
         counted.reuse[found.reason as usize] += 1;
+        shelf.note_order(request.stream);
         p.allocations += 1;
         let mut ready_seq = 0;
         if let Some(stream) = request.stream {

@@ -197,15 +197,9 @@ impl Device {
         for shelf in self.pools.iter_mut().flat_map(|pool| &mut pool.shelves) {
             for page in &mut shelf.pages {
                 for block in &mut page.blocks {
-                    if let State::Free { points, .. } | State::Leaving { points } = &mut block.state {
-                        points.retain(|point| point.seq > streams[point.stream].observed);
-                    }
                     if let State::Free { points, recent, .. } = &mut block.state {
+                        points.retain(|point| point.seq > streams[point.stream].observed);
                         *recent &= !points.is_empty();
-                    }
-                    if block.state == (State::Leaving { points: Vec::new() }) {
-                        block.state = State::Vacant;
-                        self.met.push("addresses that were left are vacant");
                     }
                 }
                 if shelf.kind.carves() {
@@ -263,8 +257,15 @@ impl Device {
     pub fn create_pool(&mut self, config: &Config) -> Answer<usize> {
         let Options { alignment, granularity, .. } = self.options;
         let config = config.checked(alignment, granularity, self.opened_with).ok_or(Failure::InvalidConfig)?;
-        let shelf =
-            |kind: &Entry| Shelf { kind: kind.clone(), pages: Vec::new(), counted: Figures::default(), batched: 0 };
+        let shelf = |kind: &Entry| Shelf {
+            kind: kind.clone(),
+            pages: Vec::new(),
+            counted: Figures::default(),
+            chunks: Vec::new(),
+            batched: 0,
+            orders: Vec::new(),
+            pauses: 0,
+        };
         self.pools.push(Pool {
             shelves: config.entries.iter().map(shelf).collect(),
             config,
@@ -401,6 +402,7 @@ impl Device {
         let shelf = &mut self.pools[pool].shelves[entry];
         shelf.counted.frees += 1;
         shelf.counted.unordered_frees += u64::from(unordered);
+        shelf.note_order(stream);
         let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
         if let (true, Some(stream)) = (recent, stream)
             && shelf.recent(stream).len() == MOST_RECENT
@@ -411,9 +413,10 @@ impl Device {
         for page in &mut shelf.pages {
             let Some(block) = page.blocks.iter_mut().find(|block| block.address == block_address) else { continue };
             block.state = State::Free { points: largest, never_used: false, recent };
-            let freed = (block.address, block.address + block.bytes);
             if let Some(chunk) = shelf.kind.chunk() {
-                page.note_idle(chunk, freed, allocations);
+                let (low, high) = (block.address, block.address + block.bytes);
+                let touched = shelf.chunks.iter_mut().filter(|c| c.at < high && c.at + chunk > low);
+                touched.filter(|c| page.is_idle(c.at, chunk)).for_each(|c| c.idle_since = allocations);
             }
             if page.is_free() {
                 page.free_since = allocations;
@@ -423,6 +426,7 @@ impl Device {
             }
             break;
         }
+        self.pause(pool, entry, stream);
         if self.pools[pool].destroyed {
             self.bury(pool);
         }
@@ -449,7 +453,7 @@ impl Device {
                         figures.pending_bytes += block.bytes;
                     }
                 }
-                State::Vacant | State::Leaving { .. } => {}
+                State::Vacant => {}
             }
         }
         figures.padding = figures.used - figures.requested;

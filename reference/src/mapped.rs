@@ -1,33 +1,49 @@
-//! Mapped entries: which chunks are mapped where (§7), and which go back (§9).
-//!
-//! A range is a page whose blocks may also be vacant or leaving. What is neither has chunks behind it, so chunks need no
-//! names: where they are is all there is to know.
+//! Mapped entries: which chunks serve where and are mapped where else (§5, §7.1), and which go back (§9).
 
 use crate::alloc::{Found, Request, is_own};
 use crate::device::Device;
 use crate::order::Point;
-use crate::pool::{Block, Entry, Page, Reason, State};
+use crate::pool::{Block, Chunk, Entry, Ghost, Page, Reason, Shelf, State};
 
 const MIB: u64 = 1 << 20;
+/// How often an entry pauses before §7.1 serves again.
+const MOST_PAUSES: u64 = 64;
 
 /// Where a block can be put.
 #[derive(Clone)]
-struct Place {
+struct Spot {
     /// Of the range.
     base: u64,
     address: u64,
-    /// The places it touches, as (first, one past the last).
-    touched: (u64, u64),
+    /// The places it touches.
+    places: Vec<u64>,
+    /// Those of them where nothing is mapped.
     missing: Vec<u64>,
-    hole: u64,
     to_the_end: bool,
+    /// Not at an end of its hole.
+    further_up: bool,
 }
 
-/// A chunk that may be moved: where it is, and the free block it is in.
-struct Idle {
-    base: u64,
-    place: u64,
-    block: Block,
+/// A part of a range: a free or a live block, or a place where no chunk serves.
+struct Part {
+    low: u64,
+    high: u64,
+    vacant: bool,
+    /// A usable free block or an open place.
+    open: bool,
+}
+
+impl Chunk {
+    fn is_mapped_at(&self, place: u64) -> bool {
+        self.at == place || self.ghosts.iter().any(|ghost| ghost.at == place)
+    }
+
+    /// Serves at `place`. Where it served it leaves a ghost, with the points of the free block there.
+    fn go(&mut self, place: u64, points: &[Point]) {
+        self.ghosts.retain(|ghost| ghost.at != place);
+        self.ghosts.push(Ghost { at: self.at, points: points.to_vec() });
+        self.at = place;
+    }
 }
 
 impl Page {
@@ -35,36 +51,20 @@ impl Page {
         self.base + self.bytes
     }
 
-    fn address(&self, place: u64, chunk: u64) -> u64 {
-        self.base + place * chunk
-    }
-
-    /// The blocks that a chunk's place touches.
+    /// The blocks that a place touches.
     fn at_place(&self, place: u64, chunk: u64) -> impl Iterator<Item = &Block> {
-        let (low, high) = (self.address(place, chunk), self.address(place + 1, chunk));
-        self.blocks.iter().filter(move |block| block.address < high && block.address + block.bytes > low)
+        self.blocks.iter().filter(move |block| block.address < place + chunk && block.address + block.bytes > place)
     }
 
-    fn is_backed(&self, place: u64, chunk: u64) -> bool {
-        self.at_place(place, chunk).all(Block::backed)
-    }
-
-    fn is_idle(&self, place: u64, chunk: u64) -> bool {
+    /// All that touches the place is free.
+    pub(crate) fn is_idle(&self, place: u64, chunk: u64) -> bool {
         self.at_place(place, chunk).all(|block| block.points().is_some())
     }
 
-    /// A block was freed: its places that are idle now became so now.
-    pub(crate) fn note_idle(&mut self, chunk: u64, (low, high): (u64, u64), now: u64) {
-        for place in (low - self.base) / chunk..=(high - 1 - self.base) / chunk {
-            if self.is_idle(place, chunk) {
-                self.became_idle(place, now);
-            }
-        }
-    }
-
-    fn became_idle(&mut self, place: u64, now: u64) {
-        self.idle_since.retain(|&(other, _)| other != place);
-        self.idle_since.push((place, now));
+    /// The places that a block would touch.
+    fn touched(&self, address: u64, bytes: u64, chunk: u64) -> Vec<u64> {
+        let (first, last) = ((address - self.base) / chunk, (address + bytes - self.base).div_ceil(chunk));
+        (first..last).map(|place| self.base + place * chunk).collect()
     }
 
     /// A block begins at `address`.
@@ -89,7 +89,119 @@ impl Page {
     }
 }
 
+impl Shelf {
+    /// The chunk that is mapped at a place, if one is.
+    fn mapped_at(&self, place: u64) -> Option<&Chunk> {
+        self.chunks.iter().find(|chunk| chunk.is_mapped_at(place))
+    }
+
+    /// The block in which a place lies wholly, if it does in one.
+    fn around(&self, place: u64, chunk: u64) -> Option<&Block> {
+        self.blocks().find(|block| block.address <= place && place + chunk <= block.address + block.bytes)
+    }
+
+    /// The place is one block, in this state.
+    fn place_becomes(&mut self, place: u64, chunk: u64, state: State) {
+        for page in self.pages.iter_mut().filter(|page| page.base <= place && place < page.end()) {
+            page.become_one(place, place + chunk, state.clone());
+        }
+    }
+
+    fn places(&self, from: u64, to: u64, chunk: u64) -> Vec<u64> {
+        (0..(to - from) / chunk).map(|place| from + place * chunk).collect()
+    }
+
+    /// A chunk would be taken twice by a block that touches these places.
+    fn takes_twice(&self, places: &[u64]) -> bool {
+        self.chunks.iter().any(|chunk| places.iter().filter(|&&place| chunk.is_mapped_at(place)).count() >= 2)
+    }
+}
+
 impl Device {
+    /// §5: the entry pauses, if it does, after a free on `stream`.
+    pub(crate) fn pause(&mut self, pool: usize, entry: usize, stream: Option<usize>) {
+        let Some(stream) = stream else { return };
+        let shelf = &mut self.pools[pool].shelves[entry];
+        if shelf.kind.chunk().is_none()
+            || shelf.blocks().any(|block| matches!(block.state, State::Live(_)))
+            || shelf.recent(stream).len() < 2
+        {
+            return;
+        }
+        if shelf.orders != [Some(stream)] {
+            self.met.push("no pause: used by others as well");
+            return;
+        }
+        if shelf.pauses == MOST_PAUSES {
+            self.met.push("no pause: often enough");
+            return;
+        }
+        self.met.push("paused");
+        shelf.pauses += 1;
+        shelf.settle(Some(stream), 0);
+        self.go_home(pool, entry, Some(stream));
+    }
+
+    /// §5: chunks go home; at a pause, from the blocks of `stream` as well.
+    pub(crate) fn go_home(&mut self, pool: usize, entry: usize, stream: Option<usize>) {
+        let shelf = &mut self.pools[pool].shelves[entry];
+        let Some(chunk) = shelf.kind.chunk() else { return };
+        let mut going: Vec<(usize, Block)> = Vec::new();
+        for (index, away) in shelf.chunks.iter().enumerate().filter(|(_, chunk)| chunk.at != chunk.home) {
+            let block = shelf
+                .around(away.at, chunk)
+                .filter(|block| block.points() == Some(&[]) || stream.is_some_and(|stream| is_own(block, stream)));
+            match block {
+                Some(block) => going.push((index, block.clone())),
+                None => self.met.push("a chunk that cannot go home"),
+            }
+        }
+        for (index, _) in &going {
+            let at = shelf.chunks[*index].at;
+            shelf.place_becomes(at, chunk, State::Vacant);
+        }
+        for (index, block) in going {
+            let away = &mut shelf.chunks[index];
+            let home = away.home;
+            away.go(home, block.points().unwrap_or(&[]));
+            self.met.push(match (stream, block.points()) {
+                (Some(_), Some([])) => "home at a pause, observed",
+                (Some(_), _) => "home at a pause, own",
+                _ if block.never_used() => "home at a synchronise, never used",
+                _ => "home at a synchronise",
+            });
+            shelf.place_becomes(home, chunk, block.state);
+        }
+        for page in &mut shelf.pages {
+            shelf.counted.merges += page.merge();
+        }
+    }
+
+    /// §9: ghosts are dropped, if there are many.
+    pub(crate) fn drop_ghosts(&mut self, pool: usize, entry: usize) {
+        let shelf = &mut self.pools[pool].shelves[entry];
+        let Entry::Mapped { range_size, chunk_size, .. } = shelf.kind else { return };
+        let ghosts: usize = shelf.chunks.iter().map(|chunk| chunk.ghosts.len()).sum();
+        if 2 * ghosts as u64 <= range_size / chunk_size {
+            return;
+        }
+        for chunk in &mut shelf.chunks {
+            let before = chunk.ghosts.len();
+            let observed = |point: &Point| point.seq <= self.graph.streams[point.stream].observed;
+            chunk.ghosts.retain(|ghost| !ghost.points.iter().all(observed));
+            if chunk.ghosts.len() < before {
+                self.met.push("a ghost dropped");
+            }
+            if !chunk.ghosts.is_empty() {
+                self.met.push("a ghost not dropped before it is observed");
+            }
+            if !chunk.is_mapped_at(chunk.home) {
+                self.met.push("a home dropped");
+                chunk.home = chunk.at;
+            }
+        }
+    }
+
     /// All points of a free block precede now, by the stream itself, by observation or (policy 1) by dependency, or have
     /// executed by the answers so far: why.
     fn usable(&self, request: &Request, block: &Block) -> Option<Reason> {
@@ -108,61 +220,86 @@ impl Device {
         }
     }
 
-    /// §7 for a Mapped entry: where the block could go, best first.
-    fn places(&self, request: &Request, entry: usize, chunk: u64) -> Vec<Place> {
-        let mut places = Vec::new();
-        for page in &self.pools[request.pool].shelves[entry].pages {
-            let part = |block: &Block| block.state == State::Vacant || self.usable(request, block).is_some();
+    /// The usable free block in which a chunk's place lies wholly: it is idle if there is one.
+    fn idle_in(&self, request: &Request, entry: usize, chunk: &Chunk) -> Option<Block> {
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let block = shelf.around(chunk.at, shelf.kind.chunk()?)?;
+        self.usable(request, block).map(|_| block.clone())
+    }
+
+    /// §7.1 step 2: what a range is made of, by ascending address.
+    fn parts(&self, request: &Request, entry: usize, page: &Page, chunk: u64) -> Vec<Part> {
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let mut parts = Vec::new();
+        for block in &page.blocks {
+            let (low, high) = (block.address, block.address + block.bytes);
+            if block.state != State::Vacant {
+                parts.push(Part { low, high, vacant: false, open: self.usable(request, block).is_some() });
+                continue;
+            }
+            for place in shelf.places(low, high, chunk) {
+                let open = shelf.mapped_at(place).is_none_or(|chunk| self.idle_in(request, entry, chunk).is_some());
+                parts.push(Part { low: place, high: place + chunk, vacant: true, open });
+            }
+        }
+        parts
+    }
+
+    /// §7.1 step 2: where the block could go, best first.
+    fn spots(&self, request: &Request, entry: usize, chunk: u64) -> Vec<Spot> {
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let mut spots = Vec::new();
+        for page in &shelf.pages {
+            let parts = self.parts(request, entry, page, chunk);
             let mut first = 0;
-            while first < page.blocks.len() {
-                let hole: Vec<&Block> = page.blocks[first..].iter().take_while(|block| part(block)).collect();
+            while first < parts.len() {
+                let hole = &parts[first..first + parts[first..].iter().take_while(|part| part.open).count()];
                 first += hole.len().max(1);
-                if !hole.iter().any(|block| block.state == State::Vacant) {
+                let [Part { low, .. }, ..] = *hole else { continue };
+                let [.., Part { high, .. }] = *hole else { continue };
+                if !hole.iter().any(|part| part.vacant) || high - low < request.need {
                     continue;
                 }
-                let bytes: u64 = hole.iter().map(|block| block.bytes).sum();
-                if bytes < request.need {
-                    continue;
-                }
-                let low = hole[0].address;
-                let high = low + bytes;
+                let once = |address: u64| !shelf.takes_twice(&page.touched(address, request.need, chunk));
                 let to_the_end = high == page.end();
-                let mut addresses = vec![low];
-                if !to_the_end {
+                let further = page.touched(low, high - low, chunk).into_iter().filter(|&place| place > low);
+                let mut addresses: Vec<u64> = [low]
+                    .into_iter()
+                    .chain(further)
+                    .filter(|&address| address + request.need <= high && once(address))
+                    .take(1)
+                    .collect();
+                if !to_the_end && once(high - request.need) {
                     addresses.push(high - request.need);
                 }
                 for address in addresses {
-                    let from = (address - page.base) / chunk;
-                    let to = (address + request.need - page.base).div_ceil(chunk);
-                    let missing = (from..to).filter(|&place| !page.is_backed(place, chunk)).collect();
-                    let touched = (from, to);
-                    places.push(Place { base: page.base, address, touched, missing, hole: bytes, to_the_end });
+                    let places = page.touched(address, request.need, chunk);
+                    let missing = places.iter().copied().filter(|&place| shelf.mapped_at(place).is_none()).collect();
+                    let further_up = address != low && address != high - request.need;
+                    spots.push(Spot { base: page.base, address, places, missing, to_the_end, further_up });
                 }
             }
         }
-        places.sort_by_key(|place| (place.missing.len(), place.hole, place.address));
-        places
+        spots.sort_by_key(|spot| (spot.missing.len(), spot.address));
+        spots
     }
 
-    /// Idle chunks that may be moved, in the order in which they are taken.
-    fn idle(&self, request: &Request, entry: usize, chunk: u64, to: &Place) -> Vec<Idle> {
-        let mut idle = Vec::new();
-        for page in &self.pools[request.pool].shelves[entry].pages {
-            for block in page.blocks.iter().filter(|block| self.usable(request, block).is_some()) {
-                let first = (block.address - page.base).div_ceil(chunk);
-                let last = (block.address + block.bytes - page.base) / chunk;
-                for place in first..last {
-                    if page.base != to.base || place < to.touched.0 || place >= to.touched.1 {
-                        idle.push(Idle { base: page.base, place, block: block.clone() });
-                    }
-                }
+    /// §7.1 step 4: the chunks that can be moved, by where they are, and the free blocks they are in, in the order in which
+    /// they are taken.
+    fn movable(&self, request: &Request, entry: usize, to: &Spot) -> Vec<(u64, Block)> {
+        let mut movable = Vec::new();
+        for chunk in &self.pools[request.pool].shelves[entry].chunks {
+            if let Some(block) = self.idle_in(request, entry, chunk)
+                && !to.places.iter().any(|&place| chunk.is_mapped_at(place))
+            {
+                movable.push((chunk.at, block));
             }
         }
-        idle.sort_by_key(|idle| (idle.block.bytes, idle.block.address, idle.place));
-        idle
+        movable.sort_by_key(|(place, block)| (block.bytes, block.address, *place));
+        movable
     }
 
-    /// §7 for a Mapped entry.
+    /// §7.1.
     pub(crate) fn map(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
         let pool = request.pool;
         let kind = self.pools[pool].shelves[entry].kind.clone();
@@ -172,7 +309,7 @@ impl Device {
             return None;
         }
         let cap = max_pool_size.map_or(u64::MAX, |cap| cap / chunk);
-        if self.places(request, entry, chunk).is_empty() {
+        if self.spots(request, entry, chunk).is_empty() {
             if request.need.div_ceil(chunk) > cap {
                 return None;
             }
@@ -187,9 +324,10 @@ impl Device {
             self.met.push(if shelf.pages.is_empty() { "first range" } else { "further range" });
             shelf.counted.ranges += 1;
             let blocks = vec![Block { address: base, bytes, state: State::Vacant }];
-            shelf.pages.push(Page { base, bytes, free_since: 0, blocks, idle_since: Vec::new() });
+            shelf.pages.push(Page { base, bytes, free_since: 0, blocks });
         }
-        let to = self.places(request, entry, chunk).into_iter().next()?;
+        let spots = self.spots(request, entry, chunk);
+        let to = spots.first()?.clone();
         let missing = to.missing.len() as u64;
         let shelf = &self.pools[pool].shelves[entry];
         let held = shelf.page_count();
@@ -199,12 +337,14 @@ impl Device {
         let budget = (used + slack) / chunk;
         let threshold = self.pools[pool].config.release_threshold;
         let reserved = self.pools[pool].reserved();
-        let idle = self.idle(request, entry, chunk, &to);
+        let movable = self.movable(request, entry, &to);
+        let end = to.address + request.need;
+        let after = to.places.last()? + chunk;
         let mut least = false;
         let mut refused_at = None;
         let (moved, extra) = loop {
             let over = (held + missing).saturating_sub(budget.min(cap)).min(missing);
-            let moved = if least { missing } else { over }.min(idle.len() as u64);
+            let moved = if least { missing } else { over }.min(movable.len() as u64);
             let grow = missing - moved;
             if held + grow > cap {
                 self.met.push("the cap is in the way");
@@ -212,16 +352,17 @@ impl Device {
             }
             let mut extra = 0;
             if grow > 0 && !least && to.to_the_end {
-                let page = self.pools[pool].shelves[entry].pages.iter().find(|page| page.base == to.base)?;
-                let vacant = |place: u64| {
-                    page.address(place + 1, chunk) <= page.end()
-                        && page.at_place(place, chunk).all(|block| block.state == State::Vacant)
-                };
+                let shelf = &self.pools[pool].shelves[entry];
+                let page = shelf.pages.iter().find(|page| page.base == to.base)?;
                 while held + grow + extra < cap
                     && reserved.saturating_add((grow + extra + 1) * chunk) <= threshold
                     && (held + grow + extra < budget || grow + extra < used / 256 / chunk)
-                    && vacant(to.touched.1 + extra)
+                    && after + extra * chunk < page.end()
                 {
+                    if shelf.mapped_at(after + extra * chunk).is_some() {
+                        self.met.push("asked for no more: something is mapped there");
+                        break;
+                    }
                     extra += 1;
                 }
             }
@@ -248,79 +389,127 @@ impl Device {
             least = true;
             refused_at = Some(ask);
         };
-        let idle = &idle[..moved as usize];
-        if extra > 0 {
-            self.met.push("asked for more than is missing");
-        }
-        if to.address % chunk != 0 {
-            self.met.push("placed inside a chunk");
-        }
-        if !to.to_the_end {
-            self.met.push("placed in a hole between blocks");
-        }
-        for idle in idle {
-            let points = idle.block.points().unwrap_or(&[]);
-            self.met.push(match self.usable(request, &idle.block) {
-                Some(Reason::Fresh) => "moved, never used",
-                Some(Reason::Observed) => "moved, observed",
-                Some(Reason::SameStream) => "moved, own",
-                Some(Reason::Opportunistic) => "moved, executed",
-                _ if points.len() > 1 => "moved, several points",
-                _ => "moved, by dependency",
-            });
-            let partly = to.touched.1 * chunk > to.address - to.base + request.need;
-            if partly && !points.is_empty() {
-                self.met.push("what a block leaves of a moved chunk keeps its points");
+        // Where each chunk comes from that is taken from elsewhere, the block it is in, and where it goes.
+        let shelf = &self.pools[pool].shelves[entry];
+        let mut comes: Vec<(u64, Block, u64)> = Vec::new();
+        for &place in &to.places {
+            if let Some(chunk) = shelf.mapped_at(place).filter(|chunk| chunk.at != place) {
+                comes.push((chunk.at, self.idle_in(request, entry, chunk)?, place));
             }
         }
-        let mut reasons: Vec<Reason> = idle.iter().filter_map(|idle| self.usable(request, &idle.block)).collect();
+        let returned = comes.len();
+        for ((at, block), &place) in movable.iter().take(moved as usize).zip(&to.missing) {
+            comes.push((*at, block.clone(), place));
+        }
+        let page = shelf.pages.iter().find(|page| page.base == to.base)?;
+        let there = page.blocks.iter().filter(|block| block.address < end && block.address + block.bytes > to.address);
+        let mut reasons: Vec<Reason> = comes.iter().filter_map(|(_, block, _)| self.usable(request, block)).collect();
+        reasons.extend(there.filter_map(|block| self.usable(request, block)));
         if missing > moved {
             reasons.push(Reason::Fresh);
         }
-        let page = self.pools[pool].shelves[entry].pages.iter().find(|page| page.base == to.base)?;
-        let end = to.address + request.need;
-        let there = page.blocks.iter().filter(|block| block.address < end && block.address + block.bytes > to.address);
-        reasons.extend(there.filter_map(|block| self.usable(request, block)));
         let reason = if reasons.iter().all(|&reason| reason == Reason::Fresh) {
             Reason::Fresh
         } else {
             reasons.into_iter().map(|reason| if reason == Reason::Fresh { Reason::Observed } else { reason }).max()?
         };
-        // The chunks leave, and come; so do the new ones.
-        let now = self.pools[pool].allocations;
-        let shelf = &mut self.pools[pool].shelves[entry];
-        shelf.counted.chunk_moves += moved;
-        for idle in idle {
-            let page = shelf.pages.iter_mut().find(|page| page.base == idle.base)?;
-            let points: Vec<Point> = idle.block.points().unwrap_or(&[]).to_vec();
-            let state = if points.is_empty() { State::Vacant } else { State::Leaving { points } };
-            let low = page.address(idle.place, chunk);
-            page.become_one(low, low + chunk, state);
-        }
-        let page = shelf.pages.iter_mut().find(|page| page.base == to.base)?;
-        let fresh = State::Free { points: Vec::new(), never_used: true, recent: false };
-        for (index, &place) in to.missing.iter().enumerate() {
-            let state = idle.get(index).map_or(fresh.clone(), |idle| idle.block.state.clone());
-            let low = page.address(place, chunk);
-            page.become_one(low, low + chunk, state);
-        }
-        for place in to.touched.1..to.touched.1 + extra {
-            let low = page.address(place, chunk);
-            page.become_one(low, low + chunk, fresh.clone());
-            page.became_idle(place, now);
-        }
+        let met = self.cases_of(request, entry, &spots, &comes, returned, extra);
+        self.met.extend(met);
         if reason == Reason::Event {
             self.met.push("reason by dependency");
         }
+        // The chunks leave, and come; so do the new ones.
+        let now = self.pools[pool].allocations;
+        let shelf = &mut self.pools[pool].shelves[entry];
+        shelf.pauses = 0;
+        shelf.counted.chunk_moves += moved;
+        for (at, ..) in &comes {
+            shelf.place_becomes(*at, chunk, State::Vacant);
+        }
+        for (at, block, place) in comes {
+            let coming = shelf.chunks.iter_mut().find(|chunk| chunk.at == at)?;
+            coming.go(place, block.points().unwrap_or(&[]));
+            shelf.place_becomes(place, chunk, block.state);
+        }
+        let fresh = State::Free { points: Vec::new(), never_used: true, recent: false };
+        let further: Vec<u64> = (0..extra).map(|place| after + place * chunk).collect();
+        for &place in to.missing.iter().skip(moved as usize).chain(&further) {
+            shelf.chunks.push(Chunk { at: place, home: place, ghosts: Vec::new(), idle_since: now });
+            shelf.place_becomes(place, chunk, fresh.clone());
+        }
+        let page = shelf.pages.iter_mut().find(|page| page.base == to.base)?;
         if extra > 0 {
             // They come as one block.
-            let (low, high) = (page.address(to.touched.1, chunk), page.address(to.touched.1 + extra, chunk));
-            page.become_one(low, high, fresh);
+            page.become_one(after, after + extra * chunk, fresh);
         }
         page.cut_at(to.address);
-        page.cut_at(to.address + request.need);
+        page.cut_at(end);
         let first = page.blocks.iter().position(|block| block.address == to.address)?;
         Some(Found { entry, base: to.base, first, reason, waits: Vec::new() })
+    }
+
+    /// What a block's way into a hole comes to.
+    fn cases_of(
+        &self,
+        request: &Request,
+        entry: usize,
+        spots: &[Spot],
+        comes: &[(u64, Block, u64)],
+        returned: usize,
+        extra: u64,
+    ) -> Vec<&'static str> {
+        let mut met = Vec::new();
+        let shelf = &self.pools[request.pool].shelves[entry];
+        let (Some(to), Some(chunk)) = (spots.first(), shelf.kind.chunk()) else { return met };
+        let Some(page) = shelf.pages.iter().find(|page| page.base == to.base) else { return met };
+        let end = to.address + request.need;
+        if extra > 0 {
+            met.push("asked for more than is missing");
+        }
+        if !(to.address - to.base).is_multiple_of(chunk) {
+            met.push("placed inside a chunk");
+        }
+        if !to.to_the_end {
+            met.push("placed in a hole between blocks");
+        }
+        let parts = self.parts(request, entry, page, chunk);
+        if parts.iter().any(|part| part.vacant && !part.open) {
+            met.push("a ghost that is not open");
+        }
+        if to.further_up {
+            met.push("placed further up, so as to take no chunk twice");
+        }
+        if returned > 0 && spots.iter().any(|spot| spot.address < to.address && spot.missing.len() > to.missing.len()) {
+            met.push("a ghost preferred to a lower place");
+        }
+        for (at, (_, block, place)) in comes.iter().enumerate() {
+            let points = block.points().unwrap_or(&[]);
+            let usable = self.usable(request, block);
+            met.push(match (at < returned, usable) {
+                (true, Some(Reason::Fresh)) => "returned, never used",
+                (true, Some(Reason::Observed)) => "returned, observed",
+                (true, Some(Reason::SameStream)) => "returned, own",
+                (true, Some(Reason::Opportunistic)) => "returned, executed",
+                (true, _) => "returned, by dependency",
+                (false, Some(Reason::Fresh)) => "moved, never used",
+                (false, Some(Reason::Observed)) => "moved, observed",
+                (false, Some(Reason::SameStream)) => "moved, own",
+                (false, Some(Reason::Opportunistic)) => "moved, executed",
+                _ if points.len() > 1 => "moved, several points",
+                _ => "moved, by dependency",
+            });
+            let partly = *place < to.address || place + chunk > end;
+            if partly && !points.is_empty() {
+                met.push("what a block leaves of a moved chunk keeps its points");
+            }
+            if block.address < end && block.address + block.bytes > to.address {
+                met.push("a chunk of a block that is partly taken");
+            }
+        }
+        if comes.len() > returned && returned > 0 {
+            met.push("some returned and some moved");
+        }
+        met
     }
 
     /// §9: chunks whose places are idle and whose points have executed, highest first; `wanted` is told what is reserved
@@ -340,18 +529,16 @@ impl Device {
         if period.is_none() && reserved >= chunk && wanted(reserved, chunk) {
             self.pools[pool].shelves[entry].settle(None, 0);
         }
-        let mut places: Vec<(u64, u64)> = Vec::new();
-        for page in &self.pools[pool].shelves[entry].pages {
-            places.extend((0..page.bytes / chunk).filter(|&p| page.is_idle(p, chunk)).map(|place| (page.base, place)));
-        }
+        let mut places: Vec<(u64, u64)> =
+            self.pools[pool].shelves[entry].chunks.iter().map(|chunk| (chunk.at, chunk.idle_since)).collect();
         places.sort();
-        for (base, place) in places.into_iter().rev() {
-            let Some(at) = self.pools[pool].shelves[entry].pages.iter().position(|page| page.base == base) else {
-                continue;
-            };
-            let page = &self.pools[pool].shelves[entry].pages[at];
-            let since = page.idle_since.iter().find(|(other, _)| *other == place).map_or(0, |&(_, since)| since);
-            if period.is_some_and(|period| now - since < period) || !wanted(self.pools[pool].reserved(), chunk) {
+        for (place, since) in places.into_iter().rev() {
+            let shelf = &self.pools[pool].shelves[entry];
+            let Some(page) = shelf.pages.iter().find(|page| page.base <= place && place < page.end()) else { continue };
+            if !page.is_idle(place, chunk)
+                || period.is_some_and(|period| now - since < period)
+                || !wanted(self.pools[pool].reserved(), chunk)
+            {
                 continue;
             }
             let points: Vec<Point> =
@@ -368,10 +555,15 @@ impl Device {
             }
             shelf.counted.page_frees += 1;
             self.page_frees += 1;
-            let page = &mut shelf.pages[at];
-            let low = page.address(place, chunk);
-            page.become_one(low, low + chunk, State::Vacant);
-            page.merge();
+            if shelf.chunks.iter().any(|chunk| chunk.at == place && !chunk.ghosts.is_empty()) {
+                self.met.push("given back with its ghosts");
+            }
+            shelf.chunks.retain(|chunk| chunk.at != place);
+            shelf.place_becomes(place, chunk, State::Vacant);
+            // (Vacant neighbours; nothing else has come to be that could merge.)
+            for page in &mut shelf.pages {
+                page.merge();
+            }
             self.met.push(if period.is_some() { "given back after a period" } else { "given back" });
             if points.len() > 1 {
                 self.met.push("given back from several blocks");

@@ -178,10 +178,8 @@ pub(crate) enum State {
     Live(usize),
     /// Points by ascending stream. `recent`: not to be merged yet.
     Free { points: Vec<Point>, never_used: bool, recent: bool },
-    /// Addresses with no chunk, in a Mapped entry.
+    /// Whole places where no chunk serves, in a Mapped entry.
     Vacant,
-    /// Addresses whose chunk has left, while these are not observed.
-    Leaving { points: Vec<Point> },
 }
 
 #[derive(Clone, Debug)]
@@ -199,11 +197,6 @@ impl Block {
         }
     }
 
-    /// There is memory behind it.
-    pub(crate) fn backed(&self) -> bool {
-        matches!(self.state, State::Live(_) | State::Free { .. })
-    }
-
     pub(crate) fn is_recent(&self) -> bool {
         matches!(self.state, State::Free { recent: true, .. })
     }
@@ -219,8 +212,6 @@ pub(crate) struct Page {
     pub(crate) free_since: u64,
     /// By ascending address.
     pub(crate) blocks: Vec<Block>,
-    /// Of a Mapped entry: the pool's allocations when a chunk's place became idle, (place, allocations).
-    pub(crate) idle_since: Vec<(u64, u64)>,
 }
 
 impl Page {
@@ -308,8 +299,31 @@ pub(crate) struct Shelf {
     pub(crate) kind: Entry,
     pub(crate) pages: Vec<Page>,
     pub(crate) counted: Figures,
+    /// Of a Mapped entry.
+    pub(crate) chunks: Vec<Chunk>,
     /// Chunks that came with another in one call to the device.
     pub(crate) batched: u64,
+    /// The streams that allocations and frees were made on, each once; none: host order.
+    pub(crate) orders: Vec<Option<usize>>,
+    /// How often it has paused since §7.1 served.
+    pub(crate) pauses: u64,
+}
+
+/// §5: a chunk. A place is named by its address, which no two ranges have.
+pub(crate) struct Chunk {
+    /// Where it serves.
+    pub(crate) at: u64,
+    pub(crate) home: u64,
+    pub(crate) ghosts: Vec<Ghost>,
+    /// The pool's allocations when its place became idle.
+    pub(crate) idle_since: u64,
+}
+
+/// A place that a chunk has left, and stays mapped at.
+pub(crate) struct Ghost {
+    pub(crate) at: u64,
+    /// Of the free block that the chunk left there.
+    pub(crate) points: Vec<Point>,
 }
 
 /// The most recent blocks of a stream in an entry.
@@ -359,7 +373,7 @@ impl Shelf {
     }
     pub(crate) fn reserved(&self) -> u64 {
         match self.kind {
-            Entry::Mapped { .. } => self.blocks().filter(|block| block.backed()).map(|block| block.bytes).sum(),
+            Entry::Mapped { chunk_size, .. } => self.chunks.len() as u64 * chunk_size,
             _ => self.pages.iter().map(|page| page.bytes).sum(),
         }
     }
@@ -371,6 +385,12 @@ impl Shelf {
         match self.kind.chunk() {
             Some(chunk) => self.reserved() / chunk,
             None => self.pages.len() as u64,
+        }
+    }
+    /// Notes an allocation or a free.
+    pub(crate) fn note_order(&mut self, stream: Option<usize>) {
+        if !self.orders.contains(&stream) {
+            self.orders.push(stream);
         }
     }
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {

@@ -112,6 +112,10 @@ impl Device {
     /// §9, after a synchronise.
     pub(crate) fn release_after_synchronise(&mut self) {
         for pool in 0..self.pools.len() {
+            for entry in 0..self.pools[pool].shelves.len() {
+                self.go_home(pool, entry, None);
+                self.drop_ghosts(pool, entry);
+            }
             self.sweep(pool);
             let threshold = self.pools[pool].config.release_threshold;
             self.walk(pool, |reserved, _| reserved > threshold);
