@@ -22,6 +22,8 @@ struct Spot {
     to_the_end: bool,
     /// Not at an end of its hole.
     further_up: bool,
+    /// At the other end it would take a chunk twice.
+    shunned: bool,
 }
 
 /// A part of a range: a free or a live block, or a place where no chunk serves.
@@ -269,14 +271,15 @@ impl Device {
                     .filter(|&address| address + request.need <= high && once(address))
                     .take(1)
                     .collect();
-                if !to_the_end && once(high - request.need) {
+                let shunned = !to_the_end && !once(high - request.need);
+                if !to_the_end && !shunned {
                     addresses.push(high - request.need);
                 }
                 for address in addresses {
                     let places = page.touched(address, request.need, chunk);
                     let missing = places.iter().copied().filter(|&place| shelf.mapped_at(place).is_none()).collect();
                     let further_up = address != low && address != high - request.need;
-                    spots.push(Spot { base: page.base, address, places, missing, to_the_end, further_up });
+                    spots.push(Spot { base: page.base, address, places, missing, to_the_end, further_up, shunned });
                 }
             }
         }
@@ -478,6 +481,9 @@ impl Device {
         }
         if to.further_up {
             met.push("placed further up, so as to take no chunk twice");
+        }
+        if spots.iter().any(|spot| spot.shunned) {
+            met.push("not at the high end, so as to take no chunk twice");
         }
         if returned > 0 && spots.iter().any(|spot| spot.address < to.address && spot.missing.len() > to.missing.len()) {
             met.push("a ghost preferred to a lower place");

@@ -459,6 +459,10 @@ struct Plan {
     legacy: u64,
     /// Most sizes are up to this many times 512.
     size_units: u64,
+    /// Of a program about chunks that move: their size.
+    chunk: Option<u64>,
+    /// The stream that all allocations and frees are on.
+    only: Option<Id>,
 }
 
 impl Plan {
@@ -469,6 +473,11 @@ impl Plan {
 
     fn size(&mut self) -> u64 {
         let units = self.size_units;
+        if let Some(chunk) = self.chunk
+            && self.dice.chance(80)
+        {
+            return self.parts(chunk, 12);
+        }
         if self.cuda && self.dice.chance(50) {
             return self.dice.pick(&[
                 MIB,
@@ -493,7 +502,21 @@ impl Plan {
         }
     }
 
+    /// Up to so many quarters of a chunk, most of them whole chunks.
+    fn parts(&mut self, chunk: u64, quarters: u64) -> u64 {
+        let quarters = 1 + self.dice.below(quarters);
+        if self.dice.chance(50) { quarters.next_multiple_of(4) * chunk / 4 } else { quarters * chunk / 4 }
+    }
+
     fn mapped(&mut self) -> Entry {
+        if let Some(chunk) = self.chunk {
+            return Entry::Mapped {
+                range_size: chunk * self.dice.pick(&[3, 12, 24, 40, 100, 400]),
+                chunk_size: chunk,
+                max_pool_size: self.dice.pick(&[None, None, Some(12 * chunk), Some(20 * chunk), Some(30 * chunk)]),
+                dealloc_period: if self.dice.chance(10) { Some(self.dice.below(12)) } else { None },
+            };
+        }
         let sizes = if self.large { [64 * KIB, 64 * KIB, 256 * KIB, 128 * KIB] } else { [512, 512, 4096, 12 * KIB] };
         let chunk_size = self.dice.pick(&sizes);
         Entry::Mapped {
@@ -539,7 +562,7 @@ impl Plan {
             }]
         } else if self.dice.chance(3) {
             vec![self.broken_entry()]
-        } else if self.dice.chance(30) {
+        } else if self.dice.chance(if self.chunk.is_some() { 90 } else { 30 }) {
             vec![self.mapped()]
         } else {
             let mut entries: Vec<Entry> = (0..1 + self.dice.below(3)).map(|_| self.entry()).collect();
@@ -600,6 +623,15 @@ impl Plan {
         if self.dice.chance(self.legacy) { 0 } else { self.dice.pick(&self.streams.clone()) }
     }
 
+    /// What an allocation or a free is ordered by.
+    fn order(&mut self) -> Option<Id> {
+        match self.only {
+            Some(only) => Some(only),
+            None if self.dice.chance(7) => None,
+            None => Some(self.stream()),
+        }
+    }
+
     fn block(&mut self) -> Id {
         if self.blocks.is_empty() || (!self.stale.is_empty() && self.dice.chance(3)) {
             return if self.stale.is_empty() { 0 } else { self.dice.pick(&self.stale.clone()) };
@@ -609,9 +641,7 @@ impl Plan {
     }
 
     fn free(&mut self) -> Op {
-        let block = self.block();
-        let stream = if self.dice.chance(7) { None } else { Some(self.stream()) };
-        Op::Free { block, stream }
+        Op::Free { block: self.block(), stream: self.order() }
     }
 
     /// What a callback may do.
@@ -628,7 +658,7 @@ impl Plan {
                 id: self.id(),
                 pool: self.dice.pick(&self.pools.clone()),
                 size: 512,
-                stream: Some(self.stream()),
+                stream: self.only.or(Some(self.stream())),
                 alignment: 0,
             },
         }
@@ -642,7 +672,7 @@ impl Plan {
                 id: self.id(),
                 pool,
                 size: self.size(),
-                stream: if self.dice.chance(7) { None } else { Some(self.stream()) },
+                stream: self.order(),
                 alignment: if self.dice.chance(92) { 0 } else { self.dice.pick(&[1, 512, 1024, 2048, 4096, 3, 8192]) },
             },
             330..600 => self.free(),
@@ -702,6 +732,15 @@ impl Plan {
 
     /// One call, or a few that belong together.
     fn move_on(&mut self) -> Vec<Op> {
+        if let Some(chunk) = self.chunk
+            && (self.only.is_some() || self.dice.chance(50))
+            && self.dice.chance(15)
+        {
+            return self.phases(chunk);
+        }
+        if self.only.is_some() {
+            return vec![self.step()];
+        }
         if !self.dice.chance(6) || self.blocks.is_empty() {
             let step = self.step();
             let drastic = matches!(
@@ -735,6 +774,106 @@ impl Plan {
             let id = self.id();
             let pool = self.dice.pick(&self.pools.clone());
             ops.push(Op::Alloc { id, pool, size: self.size(), stream: Some(to), alignment: 0 });
+        }
+        ops
+    }
+
+    /// Another stream goes on: ordered after this one by an event, or after what has executed.
+    fn hand_over(&mut self, stream: &mut Id) -> Vec<Op> {
+        let (from, event) = (*stream, self.dice.pick(&self.events.clone()));
+        *stream = self.stream();
+        if self.dice.chance(50) {
+            vec![Op::Record { event, stream: from }, Op::Wait { stream: *stream, event }]
+        } else {
+            vec![Op::Advance { stream: from, count: 1000 }]
+        }
+    }
+
+    /// A few times the same: blocks come, every other goes, larger ones come that fit between no two, and all or most go.
+    fn phases(&mut self, chunk: u64) -> Vec<Op> {
+        let pool = self.dice.pick(&self.pools.clone());
+        let mut stream = self.only.unwrap_or(self.stream());
+        let free = |blocks: &[Id], stream| -> Vec<Op> {
+            blocks.iter().map(|&block| Op::Free { block, stream: Some(stream) }).collect()
+        };
+        let mut ops = Vec::new();
+        if self.dice.chance(70) {
+            ops.extend(free(&self.blocks.clone(), stream));
+        }
+        // Now and then more pauses than an entry makes.
+        let (rounds, count) =
+            if self.dice.chance(3) { (70, 2) } else { (1 + self.dice.below(4), 3 + self.dice.below(14)) };
+        let whole = self.dice.chance(30);
+        let small: Vec<u64> = (0..count).map(|_| if whole { chunk } else { self.parts(chunk, 8) }).collect();
+        let large: Vec<u64> = (0..1 + self.dice.below(3)).map(|_| self.parts(chunk, 40)).collect();
+        let huge = self.dice.chance(60);
+        let (between, after) = (self.dice.below(10), self.dice.below(12));
+        for _ in 0..rounds {
+            let mut live = Vec::new();
+            for &size in &small {
+                live.push(self.id());
+                let id = self.next;
+                ops.push(Op::Alloc { id, pool, size, stream: Some(stream), alignment: 0 });
+            }
+            if count > 2 {
+                let going: Vec<Id> = live.iter().copied().step_by(2).collect();
+                live.retain(|id| !going.contains(id));
+                ops.extend(free(&going, stream));
+                match between {
+                    // What is free goes back: nothing is mapped between what is live.
+                    9 => {
+                        ops.push(Op::SyncStream { stream });
+                        ops.push(Op::Trim { pool, keep: 0 });
+                    }
+                    0 => ops.push(Op::SyncStream { stream }),
+                    1 => ops.push(Op::Advance { stream, count: 1 + self.dice.below(40) }),
+                    2..6 if self.only.is_none() => ops.extend(self.hand_over(&mut stream)),
+                    _ => {}
+                }
+                for &size in &large {
+                    live.push(self.id());
+                    let id = self.next;
+                    ops.push(Op::Alloc { id, pool, size, stream: Some(stream), alignment: 0 });
+                }
+            }
+            // One that fits only where others, which were moved, were and are.
+            if huge && live.len() > 2 {
+                let stays = match self.dice.below(3) {
+                    0 => vec![live[0]],
+                    1 => vec![live[0], live[live.len() - 1]],
+                    _ => vec![self.dice.pick(&live)],
+                };
+                live.retain(|id| !stays.contains(id));
+                ops.extend(free(&live, stream));
+                live = stays;
+                let step = self.dice.below(3) + 1;
+                for of_small in 3..9 {
+                    if self.only.is_none() && self.dice.chance(50) {
+                        ops.extend(self.hand_over(&mut stream));
+                    }
+                    let (id, size) = (self.id(), small.iter().sum::<u64>() * (of_small * step + 1) / 12);
+                    ops.push(Op::Alloc { id, pool, size, stream: Some(stream), alignment: 0 });
+                    if self.dice.chance(80) {
+                        ops.push(Op::Free { block: id, stream: Some(stream) });
+                    } else {
+                        live.push(id);
+                    }
+                }
+            }
+            let first = self.dice.below(live.len() as u64) as usize;
+            live.rotate_left(first);
+            if after == 0 {
+                ops.push(Op::SyncStream { stream });
+            }
+            let left = if after == 1 { live.pop() } else { None };
+            ops.extend(free(&live, stream));
+            match after {
+                2..4 => ops.push(Op::SyncStream { stream }),
+                4 => ops.push(Op::SyncDevice),
+                5 => ops.push(Op::SyncEvent { event: self.dice.pick(&self.events.clone()) }),
+                _ => {}
+            }
+            ops.extend(free(&left.into_iter().collect::<Vec<Id>>(), stream));
         }
         ops
     }
@@ -872,6 +1011,13 @@ impl Program {
         let large = !cuda && dice.chance(2);
         let (options, length) =
             if large { (Options { capacity: u64::MAX, ..options }, length * 8) } else { (options, length) };
+        // Now and then a program whose chunks come to serve elsewhere, and go home.
+        let chunk = if !cuda && !large && dice.chance(25) { Some(options.granularity) } else { None };
+        let options = match chunk {
+            Some(chunk) => Options { capacity: dice.pick(&[u64::MAX, u64::MAX, 25 * chunk, 60 * chunk]), ..options },
+            None => options,
+        };
+        let length = if chunk.is_some() { length * 2 } else { length };
         let size_units = if large { dice.pick(&[4, 16, 60]) } else { dice.pick(&[4, 8, 8, 12]) };
         let legacy = dice.pick(&[0, 6, 6, 35]);
         let mut plan = Plan {
@@ -886,6 +1032,8 @@ impl Program {
             large,
             legacy,
             size_units,
+            chunk,
+            only: None,
         };
         let mut ops = Vec::new();
         // Now and then more streams than policy 2 may ask about.
@@ -894,6 +1042,9 @@ impl Program {
             let id = plan.id();
             plan.streams.push(id);
             ops.push(Op::CreateStream { id, non_blocking: plan.dice.chance(30), lazy: plan.laziness() });
+        }
+        if plan.chunk.is_some() && plan.dice.chance(50) {
+            plan.only = Some(plan.stream());
         }
         for _ in 0..2 {
             let id = plan.id();
