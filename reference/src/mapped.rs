@@ -120,6 +120,34 @@ impl Shelf {
 }
 
 impl Device {
+    /// What §5 says of chunks holds of every entry.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn check(&self) {
+        for shelf in self.pools.iter().flat_map(|pool| &pool.shelves) {
+            let Some(chunk) = shelf.kind.chunk() else { continue };
+            let mut mapped = Vec::new();
+            for each in &shelf.chunks {
+                assert!(each.is_mapped_at(each.home), "a chunk is mapped at its home");
+                mapped.push(each.at);
+                mapped.extend(each.ghosts.iter().map(|ghost| ghost.at));
+            }
+            let count = mapped.len();
+            mapped.sort();
+            mapped.dedup();
+            assert_eq!(mapped.len(), count, "one chunk is mapped at a place");
+            for page in &shelf.pages {
+                for place in page.touched(page.base, page.bytes, chunk) {
+                    let serves = shelf.chunks.iter().any(|each| each.at == place);
+                    let vacant = page.at_place(place, chunk).any(|block| block.state == State::Vacant);
+                    assert!(serves != vacant, "where no chunk serves it is vacant");
+                }
+            }
+        }
+    }
+
     /// §5: the entry pauses, if it does, after a free on `stream`.
     pub(crate) fn pause(&mut self, pool: usize, entry: usize, stream: Option<usize>) {
         let Some(stream) = stream else { return };

@@ -247,6 +247,11 @@ impl Reference {
         self.device.cases()
     }
 
+    /// The device is as §5 says.
+    pub fn check(&self) {
+        self.device.check();
+    }
+
     /// How often policy 2 would have needed a ninth question.
     pub fn ninth_questions(&self) -> u64 {
         self.device.ninth_questions()

@@ -14,6 +14,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
             calls += 1;
             let name = format!("{op:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
             let outcome = reference.apply(op);
+            reference.check();
             match &outcome {
                 Outcome::Block { reason, entry, address, block_address, .. } => {
                     *met.entry(format!("reason {reason}")).or_default() += 1;

@@ -799,6 +799,192 @@ fn a_destroyed_pool_keeps_its_live_blocks_and_goes_with_the_last() {
     assert_eq!((d.reserved(), d.pools_left()), (0, 0));
 }
 
+// --- Mapped entries
+
+/// A chunk of the tests.
+const CHUNK: u64 = 4096;
+
+fn mapped(places: u64, most: Option<u64>) -> Entry {
+    let (range_size, max_pool_size) = (places * CHUNK, most.map(|chunks| chunks * CHUNK));
+    Entry::Mapped { range_size, chunk_size: CHUNK, max_pool_size, dealloc_period: None }
+}
+
+/// An allocation of so many chunks on stream 1: its position, and its first place.
+fn chunks(d: &mut Device, pool: usize, count: u64) -> (usize, u64) {
+    let (block, at, _) = alloc(d, pool, count * CHUNK, 1);
+    assert_eq!(at % CHUNK, 0);
+    d.check();
+    (block, at / CHUNK)
+}
+
+/// Four blocks of two chunks, which are all that there may be, at the places 0 to 7; the first and the third go, and one of
+/// four comes, at the places 8 to 11. It, the second and the fourth are live.
+fn moved(places: u64) -> (Device, usize, [usize; 3]) {
+    let (mut d, pool) = one(vec![mapped(places, Some(8))]);
+    let blocks = four_of_which_two_go(&mut d, pool);
+    (d, pool, blocks)
+}
+
+fn four_of_which_two_go(d: &mut Device, pool: usize) -> [usize; 3] {
+    let blocks = [0, 2, 4, 6].map(|place| {
+        let (block, at) = chunks(d, pool, 2);
+        assert_eq!(at, place);
+        block
+    });
+    d.free(blocks[0], Some(1)).unwrap();
+    d.free(blocks[2], Some(1)).unwrap();
+    let (large, at) = chunks(d, pool, 4);
+    assert_eq!(at, 8);
+    [blocks[1], blocks[3], large]
+}
+
+fn largest(d: &Device, pool: usize) -> u64 {
+    d.check();
+    d.figures(pool).unwrap().0.largest_free / CHUNK
+}
+
+#[test]
+fn at_a_pause_chunks_go_home_and_their_ghosts_take_them_back_without_a_call() {
+    let (mut d, pool, blocks) = moved(64);
+    let calls = |d: &Device| {
+        let figures = d.figures(pool).unwrap().0;
+        (figures.chunk_moves, figures.device_calls, figures.merges)
+    };
+    // One question for eight chunks, one range, four moves.
+    assert_eq!(calls(&d), (4, 6, 0));
+    for block in blocks {
+        assert_eq!(calls(&d), (4, 6, 0));
+        d.free(block, Some(1)).unwrap();
+    }
+    // The second and the third of what was live merge, and then, at home, four single chunks and two of two.
+    assert_eq!((calls(&d), largest(&d, pool)), ((4, 6, 1 + 5), 8));
+    let (all, at) = chunks(&mut d, pool, 8);
+    assert_eq!(at, 0);
+    d.free(all, Some(1)).unwrap();
+    four_of_which_two_go(&mut d, pool);
+    assert_eq!(calls(&d), (4, 6, 6));
+}
+
+#[test]
+fn an_entry_that_two_streams_use_does_not_pause_and_its_chunks_go_home_at_a_synchronise() {
+    for other in [Some(2), None] {
+        let (mut d, pool, [a, b, c]) = moved(64);
+        d.free(a, Some(1)).unwrap();
+        d.free(b, other).unwrap();
+        d.free(c, Some(1)).unwrap();
+        assert_eq!((largest(&d, pool), merges(&d, pool)), (4, 0));
+        d.synchronise_device();
+        assert_eq!((largest(&d, pool), merges(&d, pool)), (8, 6));
+    }
+}
+
+#[test]
+fn a_chunk_goes_home_from_one_free_block_that_is_observed() {
+    let (mut d, pool, [a, b, c]) = moved(64);
+    d.free(a, Some(1)).unwrap();
+    d.free(b, Some(1)).unwrap();
+    d.synchronise_device();
+    assert_eq!((largest(&d, pool), merges(&d, pool)), (2, 0));
+    d.free(c, Some(2)).unwrap();
+    d.synchronise_stream(1).unwrap();
+    assert_eq!((largest(&d, pool), merges(&d, pool)), (4, 0));
+    // Nothing is observed by this, nor by the next, at which all that is observed goes home.
+    let event = d.create_event();
+    d.synchronise_event(event).unwrap();
+    assert_eq!(largest(&d, pool), 4);
+    d.synchronise_stream(2).unwrap();
+    assert_eq!((largest(&d, pool), merges(&d, pool)), (8, 6));
+}
+
+#[test]
+fn ghosts_are_dropped_once_observed_where_there_are_more_than_half_the_places_of_a_range() {
+    for (places, observe, at) in [(6, true, 6), (6, false, 0), (8, true, 0)] {
+        let (mut d, pool, blocks) = moved(places);
+        let event = d.create_event();
+        if observe {
+            d.synchronise_stream(1).unwrap();
+        } else {
+            d.synchronise_event(event).unwrap();
+        }
+        for block in blocks {
+            d.free(block, Some(1)).unwrap();
+        }
+        // Four ghosts. They were the homes, so the chunks stay where they are.
+        assert_eq!(chunks(&mut d, pool, 6).1, at, "ranges of {places} places");
+        assert_eq!(d.figures(pool).unwrap().0.chunk_moves, 4);
+    }
+}
+
+#[test]
+fn a_block_lies_further_up_where_it_would_take_a_chunk_twice() {
+    for (need, place, moves) in [(26, 1, 6), (27, 12, 11)] {
+        let (mut d, pool) = one(vec![mapped(64, Some(28))]);
+        let blocks: Vec<usize> = (0..20).map(|_| chunks(&mut d, pool, 1).0).collect();
+        for at in (1..20).step_by(2) {
+            d.free(blocks[at], Some(1)).unwrap();
+        }
+        // The chunks of the places 1, 3, 5, 7, 9, 11 serve at 27 to 32.
+        let (large, at) = chunks(&mut d, pool, 15);
+        assert_eq!((at, d.figures(pool).unwrap().0.chunk_moves), (19, 6));
+        for &block in blocks[2..].iter().step_by(2).chain([&large]) {
+            d.free(block, Some(1)).unwrap();
+        }
+        // At 1, 2, 3 … a block of 27 would touch 1 and 27, 3 and 28, 3 and 28 …, until at 11 it would touch 11 and 32.
+        assert_eq!(chunks(&mut d, pool, need).1, place);
+        assert_eq!(d.figures(pool).unwrap().0.chunk_moves, moves);
+    }
+}
+
+#[test]
+fn a_chunk_that_is_given_back_takes_its_ghosts_along() {
+    let (mut d, pool, blocks) = moved(64);
+    for block in blocks {
+        d.free(block, Some(1)).unwrap();
+    }
+    d.synchronise_device();
+    // Two chunks are left, which have ghosts at 8 and 9; those at 10 and 11 are gone.
+    d.trim_to(pool, 2 * CHUNK).unwrap();
+    assert_eq!(chunks(&mut d, pool, 2).1, 0);
+    assert_eq!(chunks(&mut d, pool, 6).1, 2);
+    assert_eq!(d.figures(pool).unwrap().0.page_allocs, 14);
+}
+
+#[test]
+fn a_vacant_place_is_open_while_the_chunk_that_is_mapped_there_is_idle() {
+    let (mut d, pool, blocks) = moved(12);
+    for block in blocks {
+        d.free(block, Some(1)).unwrap();
+    }
+    // All are at home again. The chunks at 0, 1, 4 and 5 have ghosts at 8 to 11.
+    let low = chunks(&mut d, pool, 2).0;
+    let high = d.alloc(pool, 6 * CHUNK, Some(1), 0).unwrap();
+    d.free(low, Some(1)).unwrap();
+    // Only the ghosts at 8 and 9 are: the one at the high end is not.
+    assert_eq!(d.alloc(pool, 3 * CHUNK, Some(1), 0), Err(Failure::CapacityExceeded));
+    d.free(high, Some(1)).unwrap();
+    d.check();
+}
+
+#[test]
+fn an_entry_pauses_64_times_before_a_miss() {
+    let (mut d, pool) = one(vec![mapped(64, None)]);
+    let round = |d: &mut Device| {
+        let blocks = [0, 1].map(|_| chunks(d, pool, 1).0);
+        let before = merges(d, pool);
+        for block in blocks {
+            d.free(block, Some(1)).unwrap();
+        }
+        merges(d, pool) - before
+    };
+    for _ in 0..64 {
+        assert_eq!(round(&mut d), 1);
+    }
+    assert_eq!(round(&mut d), 0);
+    let (large, _) = chunks(&mut d, pool, 40);
+    d.free(large, Some(1)).unwrap();
+    assert_eq!(round(&mut d), 2);
+}
+
 // --- §10 and configuration
 
 #[test]
