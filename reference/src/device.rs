@@ -264,6 +264,7 @@ impl Device {
             chunks: Vec::new(),
             batched: 0,
             orders: Vec::new(),
+            had_users: false,
             pauses: 0,
         };
         self.pools.push(Pool {
@@ -403,6 +404,7 @@ impl Device {
         shelf.counted.frees += 1;
         shelf.counted.unordered_frees += u64::from(unordered);
         shelf.note_order(stream);
+        shelf.had_users |= !self.allocations[allocation].users.is_empty();
         let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
         if let (true, Some(stream)) = (recent, stream)
             && shelf.recent(stream).len() == MOST_RECENT

@@ -162,12 +162,28 @@ impl Device {
             self.met.push("no pause: used by others as well");
             return;
         }
+        if shelf.had_users {
+            self.met.push("no pause: a block had users");
+            return;
+        }
         if shelf.pauses == MOST_PAUSES {
             self.met.push("no pause: often enough");
             return;
         }
         self.met.push("paused");
         shelf.pauses += 1;
+        let freed = Point { stream, seq: self.graph.streams[stream].submitted() };
+        for block in shelf.pages.iter_mut().flat_map(|page| &mut page.blocks) {
+            if block.points() == Some(&[]) {
+                self.met.push(if block.never_used() {
+                    "paused, with a never-used block"
+                } else {
+                    "paused, with an observed block"
+                });
+                block.state = State::Free { points: vec![freed], never_used: false, recent: false };
+            }
+        }
+        // They merge as well.
         shelf.settle(Some(stream), 0);
         self.go_home(pool, entry, Some(stream));
     }
@@ -194,12 +210,7 @@ impl Device {
             let away = &mut shelf.chunks[index];
             let home = away.home;
             away.go(home, block.points().unwrap_or(&[]));
-            self.met.push(match (stream, block.points()) {
-                (Some(_), Some([])) => "home at a pause, observed",
-                (Some(_), _) => "home at a pause, own",
-                _ if block.never_used() => "home at a synchronise, never used",
-                _ => "home at a synchronise",
-            });
+            self.met.push(if stream.is_some() { "home at a pause" } else { "home at a synchronise" });
             shelf.place_becomes(home, chunk, block.state);
         }
         for page in &mut shelf.pages {

@@ -305,6 +305,8 @@ pub(crate) struct Shelf {
     pub(crate) batched: u64,
     /// The streams that allocations and frees were made on, each once; none: host order.
     pub(crate) orders: Vec<Option<usize>>,
+    /// A block was freed that had users added.
+    pub(crate) had_users: bool,
     /// How often it has paused since §7.1 served.
     pub(crate) pauses: u64,
 }
