@@ -466,7 +466,6 @@ pub(crate) fn go_home(
         let bytes = count as u64 * size;
         let around = block_around(&shared.entries[e].mapped, at);
         let points = free_points(shared, around);
-        let unused = block(around).flags() & UNUSED;
         let left = take_out(slow, shared, pool, e, &[around], at, at + bytes);
         make_vacant(shared, e, left);
         let mapping = &mut shared.entries[e].mapped;
@@ -479,12 +478,12 @@ pub(crate) fn go_home(
                 mapping.ranges[range].set_since(place, since);
             }
         }
-        arriving.push((home, home + bytes, points, unused, count as u64 - 1));
+        arriving.push((home, home + bytes, points, count as u64 - 1));
     }
-    for (low, high, points, unused, within) in arriving {
+    for (low, high, points, within) in arriving {
         let around = block_around(&shared.entries[e].mapped, low);
         let index = take_out(slow, shared, pool, e, &[around], low, high);
-        block(index).set_size_flags(high - low, FREE | unused);
+        block(index).set_size_flags(high - low, FREE);
         super::free::place(slow, shared, pool, e, index, &points);
         let counts = match *points {
             [At { stream, .. }] => &mut slow.cache(stream.slot(), pool).entries[e].counts,
@@ -738,13 +737,7 @@ impl Request<'_> {
     }
 
     /// The usable free blocks that hold a whole chunk.
-    fn candidates(
-        &self,
-        slow: &mut Slow<'_>,
-        shared: &PoolShared,
-        e: usize,
-        bound: &Bound,
-    ) -> Vec<(u64, u64, u32)> {
+    fn candidates(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
         let own = &shared.entries[e];
         let mut found: Vec<(u64, u64, u32)> = Vec::new();
@@ -1020,8 +1013,7 @@ impl Request<'_> {
         let moves = moved.len() as u64;
         let new = plan.missing.len() - moved.len() + extra as usize;
         let mapping = &mut shared.entries[e].mapped;
-        let mut chunks: Vec<Chunk> =
-            moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk).collect();
+        let mut chunks: Vec<Chunk> = moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk).collect();
         chunks.extend(mapping.spare.drain(..new));
         let beyond = plan.first + plan.count;
         let places: Vec<u64> = plan.missing.iter().copied().chain(beyond..beyond + extra).collect();
@@ -1426,9 +1418,10 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
     let held = mapping.chunks.iter().filter(|serving| serving.at != 0);
     let away = held.clone().filter(|serving| serving.at != serving.home).count() as u64;
     let listed: usize = held.clone().map(|serving| serving.ghosts.len()).sum();
-    if held.clone().any(|serving| {
-        serving.home != serving.at && !serving.ghosts.iter().any(|ghost| ghost.at == serving.home)
-    }) {
+    if held
+        .clone()
+        .any(|serving| serving.home != serving.at && !serving.ghosts.iter().any(|ghost| ghost.at == serving.home))
+    {
         return Err(format!("entry {e}: a chunk's home is not its own"));
     }
     let have = (mapped, ghosts, listed as u64, away, held.count(), vacant, stuck);
