@@ -414,10 +414,15 @@ pub(crate) fn go_home(
     e: usize,
     own: Option<StreamRef>,
 ) {
-    let mapping = &shared.entries[e].mapped;
-    if mapping.away == 0 {
+    if shared.entries[e].mapped.away == 0 {
         return;
     }
+    // With every stream of the pool locked, all blocks stay as they are.
+    let attached = pool.attached.lock().clone();
+    for slot in attached {
+        slow.state(slot);
+    }
+    let mapping = &shared.entries[e].mapped;
     let size = pool.entries[e].page_size;
     let mut away: Vec<(u64, u64, u32)> = Vec::new();
     for (number, serving) in mapping.chunks.iter().enumerate() {

@@ -1308,7 +1308,8 @@ impl<'a> Slow<'a> {
     /// The mark becomes what is used now.
     pub(crate) fn lower_mark(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) {
         let used = self.used(shared, pool, mark);
-        for slot in pool.attached.lock().clone() {
+        let attached = pool.attached.lock().clone();
+        for slot in attached {
             if let Some(room) = self.state(slot).attach.room(pool, mark) {
                 room.bytes = 0;
             }
