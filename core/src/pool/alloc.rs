@@ -29,6 +29,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// How many streams one allocation asks the device about.
 pub(super) const MAX_QUESTIONS: usize = 8;
+/// How often an allocation lets threads run that keep streams locked, before it waits for them with its own locks held.
+const MAX_YIELDS: u32 = 8;
 /// How often the out-of-memory callback may ask for another try.
 const MAX_CALLBACKS: u32 = 16;
 
@@ -407,6 +409,8 @@ pub(super) struct Request<'a> {
     pub(super) refusal: u32,
     /// A question that only the driver can answer, with no lock held; the search begins again with the answer.
     pub(super) must_ask: Option<StreamRef>,
+    /// How often the thread let others run, since they kept streams locked and the other streams had nothing.
+    pub(super) yields: u32,
     /// Policy 3: how far each stream could be waited for, as answered in this call.
     pub(super) waitable: SlotMap<StreamRef, u64>,
 }
@@ -515,6 +519,7 @@ fn allocate_checked(
         refused: false,
         refusal: 0,
         must_ask: None,
+        yields: 0,
         waitable: SlotMap::default(),
     };
     request.run()
@@ -650,6 +655,12 @@ impl Request<'_> {
         let fit = |bins: &Bins, upto: Upto| if exact { bins.exact(need, upto) } else { bins.best(need, upto) };
         let mut slow = Slow::lock(device);
         let clock = self.now(&mut slow)?;
+        if let Some(stream) = self.stream
+            && self.yields < MAX_YIELDS
+            && !slow.gather_room(pool, e, stream, need)
+        {
+            return self.let_others_run(slow, e);
+        }
         let mut shared = pool.shared.lock();
         // 1. The stream's own frees.
         if let Some(stream) = self.stream
@@ -671,7 +682,12 @@ impl Request<'_> {
                 return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason });
             }
         }
-        let holders = slow.holders(pool, e);
+        // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
+        // to see what calls in its order do.
+        let (holders, kept) = match self.yields >= MAX_YIELDS || device.serial.load(Relaxed) {
+            true => (slow.holders(pool, e), false),
+            false => slow.holders_at_hand(pool, e),
+        };
         let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
         if broken(rules::CUDA_SAME_STREAM) {
             for &holder in holders.iter() {
@@ -732,6 +748,10 @@ impl Request<'_> {
                 }
             }
         }
+        if kept {
+            drop(shared);
+            return self.let_others_run(slow, e);
+        }
         // 5. A Cuda entry's never-used memory.
         if entry.kind == Kind::Cuda {
             let index = shared.entries[e].unused.best(need, Upto::Any);
@@ -758,6 +778,15 @@ impl Request<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Begins again once threads have run that keep streams locked.
+    #[cold]
+    fn let_others_run(&mut self, slow: Slow<'_>, e: usize) -> Result<Option<AllocDone>> {
+        drop(slow);
+        self.yields += 1;
+        std::thread::yield_now();
+        self.reuse(e)
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -340,23 +340,27 @@ impl PoolCache {
     }
 }
 
-/// Makes `room` towards a mark `bytes` large, on the stream in `slot`, which is locked. `false`: other threads are at work,
-/// and the slow path must do it.
+/// Makes `room` towards a mark `bytes` large, on the stream in `slot`, which is locked. `false`: the others that are not
+/// locked have not enough, and the slow path must do it.
 #[cold]
 #[inline(never)]
 pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bool {
     let mut missing = bytes.saturating_sub(room.bytes);
     let mut list = pool.roomy[mark].lock();
     let mut at = 0;
+    // Others may have more than those in whose way another thread is; a mark rises only if nobody has.
+    let mut passed_over = false;
     while let Some(&other) = list.get(at).filter(|_| missing > 0) {
         if other == slot {
             at += 1;
             continue;
         }
-        if other == NO_STREAM {
-            return false;
-        }
-        let Some(mut guard) = STREAMS.at(other).state.try_lock() else { return false };
+        let guard = if other == NO_STREAM { None } else { STREAMS.at(other).state.try_lock() };
+        let Some(mut guard) = guard else {
+            passed_over = true;
+            at += 1;
+            continue;
+        };
         let Some(theirs) = guard.attach.room(pool, mark) else {
             list.swap_remove(at);
             continue;
@@ -371,13 +375,16 @@ pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes:
         room.bytes += part;
         missing = missing.saturating_sub(part);
     }
-    pool.mark(mark).fetch_add(missing, Relaxed);
-    room.bytes += missing;
-    // It may have more than it asked for.
-    if !std::mem::replace(&mut room.listed, true) {
+    let enough = missing == 0 || !passed_over;
+    if enough {
+        pool.mark(mark).fetch_add(missing, Relaxed);
+        room.bytes += missing;
+    }
+    // It may have more than it asked for, or some of it.
+    if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
         list.push(slot);
     }
-    true
+    enough
 }
 
 /// Puts a stream with room on the list for a mark.
@@ -1048,17 +1055,32 @@ pub(crate) struct Slow<'a> {
     slow: Option<MutexGuard<'a, ()>>,
     /// Pages on their way back to the device, which is asked when the locks are free.
     pub(crate) leaving: Vec<Leaving>,
-    /// The first streams that were locked, by slot; they are looked through one by one.
-    first: [Option<(u32, StreamGuard)>; FEW],
+    /// The first streams that were locked, and their slots; they are looked through one by one.
+    first: [Option<StreamGuard>; FEW],
+    slots: [u32; FEW],
     /// How many of these are taken.
     few: usize,
     /// Where the one asked for last is, if it is one of them.
     last: usize,
-    /// The others, and where among them a slot is.
-    others: Vec<StreamGuard>,
-    places: SlotMap<u32, usize>,
+    /// The others.
+    others: Option<Box<Others>>,
     /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
     pub(crate) forgotten: Vec<NativeStream>,
+}
+
+/// Many locked streams, and where among them a slot is.
+#[derive(Default)]
+struct Others {
+    guards: Vec<StreamGuard>,
+    places: SlotMap<u32, usize>,
+}
+
+impl Others {
+    fn keep(&mut self, slot: u32, guard: StreamGuard) -> usize {
+        self.guards.push(guard);
+        self.places.insert(slot, self.guards.len() - 1);
+        self.guards.len() - 1
+    }
 }
 
 /// A page taken out of every structure, to be given back to the device.
@@ -1081,9 +1103,8 @@ impl Drop for Slow<'_> {
         }
         let leaving = std::mem::take(&mut self.leaving);
         self.first = Default::default();
-        self.few = 0;
-        self.others.clear();
-        self.places.clear();
+        (self.slots, self.few) = ([NO_STREAM; FEW], 0);
+        self.others = None;
         self.slow = None;
         let device = self.device;
         let answers: Vec<(Leaving, Option<Grant>)> = leaving
@@ -1110,6 +1131,9 @@ fn give_list_back<T>(place: &Mutex<Vec<T>>, mut list: Vec<T>) {
 /// How many locked streams are looked through one by one.
 const FEW: usize = 8;
 
+/// How often a stream's lock is looked at before it counts as kept by another thread.
+const LOOKS: usize = 64;
+
 impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
         Slow {
@@ -1117,10 +1141,10 @@ impl<'a> Slow<'a> {
             slow: Some(device.slow.lock()),
             leaving: Vec::new(),
             first: Default::default(),
+            slots: [NO_STREAM; FEW],
             few: 0,
             last: 0,
-            others: Vec::new(),
-            places: SlotMap::default(),
+            others: None,
             forgotten: Vec::new(),
         }
     }
@@ -1135,38 +1159,38 @@ impl<'a> Slow<'a> {
     #[inline(always)]
     pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
         // Mostly the one asked for last.
-        let at = self.last;
-        if let Some((held, _)) = &self.first[at]
-            && *held == slot
-        {
-            return &mut self.first[at].as_mut().expect("just seen").1;
+        if self.slots[self.last] != slot {
+            return self.find(slot);
         }
-        self.find(slot)
+        self.first[self.last].as_mut().expect("a slot that is named is locked")
     }
 
     #[inline(never)]
     fn find(&mut self, slot: u32) -> &mut StreamState {
-        let known = self.first[..self.few].iter().position(|held| matches!(held, Some((held, _)) if *held == slot));
-        if known.is_none() && self.few == FEW {
-            return self.other(slot);
+        match self.slots.iter().position(|&held| held == slot) {
+            Some(at) => self.last = at,
+            None if self.few == FEW => return self.other(slot),
+            None => self.keep(slot, STREAMS.at(slot).state.lock()),
         }
-        let at = known.unwrap_or(self.few);
-        self.few = self.few.max(at + 1);
-        self.last = at;
-        &mut self.first[at].get_or_insert_with(|| (slot, STREAMS.at(slot).state.lock())).1
+        self.first[self.last].as_mut().expect("a slot that is named is locked")
+    }
+
+    /// Keeps one more stream locked, of the first.
+    fn keep(&mut self, slot: u32, guard: StreamGuard) {
+        self.last = self.few;
+        self.slots[self.few] = slot;
+        self.first[self.few] = Some(guard);
+        self.few += 1;
     }
 
     #[inline(never)]
     fn other(&mut self, slot: u32) -> &mut StreamState {
-        let at = match self.places.get(&slot) {
+        let others = self.others.get_or_insert_default();
+        let at = match others.places.get(&slot) {
             Some(&at) => at,
-            None => {
-                self.others.push(STREAMS.at(slot).state.lock());
-                self.places.insert(slot, self.others.len() - 1);
-                self.others.len() - 1
-            }
+            None => others.keep(slot, STREAMS.at(slot).state.lock()),
         };
-        &mut self.others[at]
+        &mut others.guards[at]
     }
 
     /// The cache of `pool` on a stream, made if there is none.
@@ -1194,35 +1218,78 @@ impl<'a> Slow<'a> {
         (cache, stock)
     }
 
-    /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
-    pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
-        let list = self.published(pool, entry);
-        for &stream in &*list {
-            self.settle(stream, pool, entry);
+    /// Locks a stream's slot, unless another thread keeps it locked for longer than a call mostly takes. `false`: it does.
+    fn lock_at_hand(&mut self, slot: u32) -> bool {
+        let known =
+            self.slots.contains(&slot) || self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot));
+        if known {
+            return true;
         }
-        list
+        for _ in 0..LOOKS {
+            if let Some(guard) = STREAMS.at(slot).state.try_lock() {
+                if self.few < FEW {
+                    self.keep(slot, guard);
+                } else {
+                    self.others.get_or_insert_default().keep(slot, guard);
+                }
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
-    /// The same, with recent blocks left as they are; streams found to hold none leave the list.
+    /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
+    pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
+        self.list_published(pool, entry, true, true).0
+    }
+
+    /// The same, without those that another thread keeps locked, as one does that is not running just now. `true`: there
+    /// are such. (Never if calls do not overlap.)
+    pub(crate) fn holders_at_hand(&mut self, pool: &Arc<Pool>, entry: usize) -> (Few<StreamRef, FEW>, bool) {
+        self.list_published(pool, entry, false, true)
+    }
+
+    /// The same as [`Slow::holders`], with recent blocks left as they are.
     pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
+        self.list_published(pool, entry, true, false).0
+    }
+
+    /// Streams found to hold none leave the entry's list.
+    fn list_published(
+        &mut self,
+        pool: &Arc<Pool>,
+        entry: usize,
+        wait: bool,
+        settle: bool,
+    ) -> (Few<StreamRef, FEW>, bool) {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
         list.sort_unstable();
+        let (mut few, mut kept) = (Few::default(), false);
         list.retain(|&stream| {
             let here = STREAMS.at(stream.slot()).is(self.device.uid, stream);
             if !here {
                 return false;
             }
-            let cache = self.cache(stream.slot(), pool);
+            if !wait && !self.lock_at_hand(stream.slot()) {
+                kept = true;
+                return true;
+            }
+            let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
             let own = &mut cache.entries[entry];
             let holds = own.recents() > 0 || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
-            if !holds {
+            if holds {
+                few.push(stream);
+                if settle {
+                    own.settle(0, pool.unit_log2(), stream, stock);
+                }
+            } else {
                 (own.published, cache.quick) = (false, Quick::No);
             }
             holds
         });
-        let few = list.iter().copied().collect();
         give_list_back(&pool.published[entry], list);
-        few
+        (few, kept)
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
@@ -1252,28 +1319,19 @@ impl<'a> Slow<'a> {
             };
             let mut missing = bytes.saturating_sub(have);
             let mut got = 0;
-            if missing > 0 {
-                let own = stream.map_or(NO_STREAM, StreamRef::slot);
-                let mut list = std::mem::take(&mut *pool.roomy[mark].lock());
-                list.retain(|&other| {
-                    if missing == 0 || other == own {
-                        return true;
+            // Those that another thread keeps locked are waited for only if the others have not enough.
+            for wait in [false, true] {
+                if missing > 0 {
+                    let (more, kept) = self.collect_room(Some(&mut *shared), pool, mark, stream, missing, wait);
+                    got += more;
+                    missing = missing.saturating_sub(more);
+                    if !kept {
+                        break;
                     }
-                    let room = match other {
-                        NO_STREAM => Some(shared.room(mark)),
-                        _ => self.state(other).attach.room(pool, mark),
-                    };
-                    let Some(room) = room else { return false };
-                    let part = room.part_with(missing);
-                    got += part;
-                    missing = missing.saturating_sub(part);
-                    room.listed = room.bytes > 0;
-                    room.listed
-                });
-                give_list_back(&pool.roomy[mark], list);
-                pool.mark(mark).fetch_add(missing, Relaxed);
-                got += missing;
+                }
             }
+            pool.mark(mark).fetch_add(missing, Relaxed);
+            got += missing;
             let room = match stream {
                 Some(stream) => self.cache(stream.slot(), pool).room(mark),
                 None => shared.room(mark),
@@ -1283,6 +1341,72 @@ impl<'a> Slow<'a> {
                 pool.roomy[mark].lock().push(stream.map_or(NO_STREAM, StreamRef::slot));
             }
         }
+    }
+
+    /// Moves room to a stream until it has `bytes` towards both marks. `false`: others may have what is missing, whom another
+    /// thread keeps locked.
+    pub(crate) fn gather_room(&mut self, pool: &Arc<Pool>, entry: usize, stream: StreamRef, bytes: u64) -> bool {
+        let marks = [entry, pool.entries.len()];
+        let cache = self.cache(stream.slot(), pool);
+        let missing = marks.map(|mark| bytes.saturating_sub(cache.room_bytes(mark)));
+        for (mark, missing) in marks.into_iter().zip(missing) {
+            if missing == 0 {
+                continue;
+            }
+            let (got, kept) = self.collect_room(None, pool, mark, Some(stream), missing, false);
+            let room = self.cache(stream.slot(), pool).room(mark);
+            room.bytes += got;
+            if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
+                pool.roomy[mark].lock().push(stream.slot());
+            }
+            if kept && got < missing {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes room towards a mark from all but `own`, until it is at least `missing`; of streams that another thread keeps
+    /// locked only if it is to `wait` for them. How much, and whether such a stream was passed over.
+    fn collect_room(
+        &mut self,
+        mut shared: Option<&mut PoolShared>,
+        pool: &Arc<Pool>,
+        mark: usize,
+        own: Option<StreamRef>,
+        mut missing: u64,
+        wait: bool,
+    ) -> (u64, bool) {
+        let own = own.map_or(NO_STREAM, StreamRef::slot);
+        let (mut got, mut kept) = (0, false);
+        if wait {
+            // Before the list is locked, which whoever has a stream locked may want.
+            let others = pool.roomy[mark].lock().clone();
+            others.into_iter().filter(|&other| other != NO_STREAM).for_each(|other| {
+                self.state(other);
+            });
+        }
+        pool.roomy[mark].lock().retain(|&other| {
+            if missing == 0 || other == own {
+                return true;
+            }
+            let room = match (other, &mut shared) {
+                (NO_STREAM, None) => return true,
+                (NO_STREAM, Some(shared)) => Some(shared.room(mark)),
+                _ if !self.lock_at_hand(other) => {
+                    kept = true;
+                    return true;
+                }
+                _ => self.state(other).attach.room(pool, mark),
+            };
+            let Some(room) = room else { return false };
+            let part = room.part_with(missing);
+            got += part;
+            missing = missing.saturating_sub(part);
+            room.listed = room.bytes > 0;
+            room.listed
+        });
+        (got, kept)
     }
 
     /// Merges a stream's recent blocks.
@@ -1686,4 +1810,55 @@ pub(crate) fn may_be_empty(b: &'static Block, home: &Page) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STREAMS;
+    use crate::device::{self, ModelOptions};
+    use crate::pool::{self, MemoryPoolConfig, PoolConfig, Reason};
+    use crate::{handle, stream};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    /// One that was put in place of its thread in the midst of a call, say.
+    #[test]
+    fn a_stream_that_is_kept_locked_is_waited_for_only_if_the_others_have_nothing() {
+        const PAGE: u64 = 1 << 16;
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let config = MemoryPoolConfig::Sliced {
+            page_size: PAGE,
+            max_slice_size: None,
+            max_pool_size: Some(2 * PAGE),
+            dealloc_period: None,
+        };
+        let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let [one, first, second] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+        let addresses = [first, second].map(|owner| {
+            let block = pool::alloc_async(pool, PAGE, owner).unwrap();
+            (block, owner, pool::info(block).unwrap().address)
+        });
+        for (block, owner, _) in addresses {
+            pool::free_async(block, owner).unwrap();
+        }
+        let kept = STREAMS.at(handle::slot(first.0)).state.lock();
+        let (tell, told) = mpsc::channel();
+        let asking = thread::spawn(move || {
+            for _ in 0..2 {
+                let block = pool::alloc_async(pool, PAGE, one).unwrap();
+                let info = pool::info(block).unwrap();
+                tell.send((info.address, info.reason)).unwrap();
+            }
+        });
+        // The first stream's would be the one at the lower address.
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((addresses[1].2, Reason::Opportunistic)));
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "only the locked stream has one more");
+        drop(kept);
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok((addresses[0].2, Reason::Opportunistic)));
+        asking.join().unwrap();
+        let stats = pool::stats(pool).unwrap();
+        assert_eq!((stats.used, stats.used_high, stats.reserved), (2 * PAGE, 2 * PAGE, 2 * PAGE));
+        pool::check_invariants(pool).unwrap();
+    }
 }
