@@ -46,7 +46,7 @@ impl Clock {
 
     /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
     pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
-        let mut merged: Few<(StreamRef, u64), 16> = Few::default();
+        let mut merged: Few<(StreamRef, u64), 8> = Few::default();
         let mut new = false;
         let (mut ours, mut theirs) = (self.entries(), other.entries());
         loop {

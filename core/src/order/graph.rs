@@ -178,7 +178,7 @@ impl Order {
         if !self.is_joined(state.joined) {
             return false;
         }
-        if state.waiters.is_empty() && (state.lazy || state.queue.is_empty()) {
+        if state.is_settled() {
             (state.ready_for, state.runs) = (state.handle, !state.lazy);
         }
         true
@@ -195,6 +195,12 @@ impl Order {
         after: Option<&Clock>,
     ) -> u64 {
         let stream = table.at(state.me.slot());
+        if after.is_none()
+            && deps.is_empty()
+            && let Some(first) = state.push_ready(stream, count)
+        {
+            return first;
+        }
         let first = state.submitted + 1;
         if !self.is_joined(state.joined) {
             let now = self.now(table, state);
@@ -213,7 +219,11 @@ impl Order {
         }
         deps.retain(|dep| dep.stream != state.me && !self.done(table, dep));
         self.mark_dirty(&mut state.dirty, state.me);
-        state.push(stream, count, deps)
+        let first = state.push(stream, count, deps);
+        if state.ready_for == 0 {
+            self.admit(state);
+        }
+        first
     }
 
     /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what
@@ -283,8 +293,7 @@ impl Order {
     pub(crate) fn settle<X: Default>(&self, table: &Table<X>, start: StreamRef) {
         {
             // What most operations leave: a stream that has nothing to run, and no one that waits for it.
-            let state = table.at(start.slot()).state.lock();
-            if state.waiters.is_empty() && (state.lazy || state.queue.is_empty()) {
+            if table.at(start.slot()).state.lock().is_settled() {
                 return;
             }
         }
@@ -335,7 +344,8 @@ impl Order {
 
     /// Runs a stream up to `seq` and first, on whatever stream, what that depends on.
     pub(crate) fn run_to<X: Default>(&self, table: &Table<X>, target: At) {
-        let mut stack = vec![target];
+        let mut stack = Vec::with_capacity(4);
+        stack.push(target);
         while let Some(&at) = stack.last() {
             let record = table.at(at.stream.slot());
             let (blocked, moved) = {
@@ -364,7 +374,8 @@ impl Order {
 
     /// The points a host that has waited for `at` has observed, `at` included, given the clock at that point.
     pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock) -> Vec<At> {
-        let mut seen = vec![at];
+        let mut seen = Vec::with_capacity(1 + clock.entries().len());
+        seen.push(at);
         seen.extend(clock.entries().iter().map(|&(stream, seq)| At { stream, seq }));
         let barrier = if at.stream == self.legacy { at.seq } else { clock.legacy() };
         if barrier > self.observed(table, self.legacy) {

@@ -166,6 +166,12 @@ impl<X> State<X> {
         self.ready_for = 0;
     }
 
+    /// Nothing it submitted is held up, unless it is lazy, and no one waits for it: [`super::Order::settle`] would move nothing.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.waiters.is_empty() && (self.lazy || self.queue.is_empty())
+    }
+
     /// Submits one operation that depends on nothing, on a stream that is ready for it. Returns its number.
     #[inline(always)]
     pub(crate) fn push_next(&mut self, stream: &Stream<X>) -> u64 {
@@ -175,6 +181,20 @@ impl<X> State<X> {
             stream.executed.store(seq, Ordering::Release);
         }
         seq
+    }
+
+    /// Submits `count` operations that depend on nothing, if the stream is ready for them. Returns the first one's number.
+    #[inline(always)]
+    pub(crate) fn push_ready(&mut self, stream: &Stream<X>, count: u64) -> Option<u64> {
+        if self.ready_for == 0 {
+            return None;
+        }
+        let first = self.submitted + 1;
+        self.submitted += count;
+        if self.runs {
+            stream.executed.store(self.submitted, Ordering::Release);
+        }
+        Some(first)
     }
 
     /// Submits one operation that depends on nothing. Returns its number.

@@ -302,7 +302,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
 /// forgotten. What `seen` speaks of has executed.
 pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     let device = slow.device;
-    let mut moved: Vec<StreamRef> = Vec::new();
+    let mut moved: Vec<StreamRef> = Vec::with_capacity(seen.len());
     for &at in seen {
         let record = STREAMS.at(at.stream.slot());
         if record.is(device.uid, at.stream) {
@@ -348,7 +348,9 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
     let mut shared = pool.shared.lock();
     for e in 0..pool.entries.len() {
         // All sets are pruned first, then placed: the result does not depend on an order.
-        let mut pruned: Vec<(u32, Vec<At>)> = Vec::new();
+        // (Those that become observed, and multi blocks with one point left.)
+        let mut observed: Vec<u32> = Vec::with_capacity(16);
+        let mut pruned: Vec<(u32, At)> = Vec::new();
         for &stream in moved {
             let upto = STREAMS.at(stream.slot()).observed();
             let caches = &mut slow.state(stream.slot()).attach.pools;
@@ -359,11 +361,11 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             cache.retire_front();
             let own = &mut cache.entries[e];
             if let Some(recents) = &mut own.recents {
-                recents.take_upto(upto, |index| pruned.push((index, Vec::new())));
+                recents.take_upto(upto, |index| observed.push(index));
             }
             if let Some(bins) = own.bins.as_mut() {
                 while let Some(index) = bins.take_upto(upto) {
-                    pruned.push((index, Vec::new()));
+                    observed.push(index);
                 }
             }
         }
@@ -384,16 +386,23 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             } else {
                 shared.entries[e].multi.remove(&key);
                 shared.entries[e].multi_bytes -= key.0;
-                pruned.push((index, points));
+                match *points {
+                    [at] => pruned.push((index, at)),
+                    _ => observed.push(index),
+                }
             }
         }
         // Not yet in a structure: not to be merged with until its turn comes.
-        for &(index, _) in &pruned {
-            block(index).set_size_flags(block(index).size(), block(index).flags() & !FREE);
+        for &index in observed.iter().chain(pruned.iter().map(|(index, _)| index)) {
+            block(index).drop_flag(FREE);
         }
-        for (index, points) in pruned {
+        for index in observed {
             block(index).add_flag(FREE);
-            super::free::place(slow, &mut shared, pool, e, index, &points);
+            super::free::place(slow, &mut shared, pool, e, index, &[]);
+        }
+        for (index, at) in pruned {
+            block(index).add_flag(FREE);
+            super::free::place(slow, &mut shared, pool, e, index, &[at]);
         }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! On CUDA an event's handle is the `CUevent` itself, one of the library's making or one of the caller's that it has seen.
 
-use super::{Act, native, resolve_both, resolve_device, resolve_stream, submit_agreed, synchronize_point};
+use super::{
+    Act, native, ready_stream, resolve_both, resolve_device, resolve_stream, submit_agreed, synchronize_point,
+};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{At, Event, Point, Points, Recorded};
@@ -159,6 +161,12 @@ pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Poin
 /// As [`record`], done by `act`. On CUDA an event of the caller's becomes known by this; on a capturing stream the record
 /// is the capture's and stands for nothing here.
 pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Act<'_>) -> Result<Point> {
+    if device.0 != 0
+        && let Ok(own) = resolve_device(device)
+        && let Some(at) = record_ready(&own, event, stream)
+    {
+        return Ok(at.point());
+    }
     let own = match device_of(event) {
         Ok(own) => own,
         Err(_) if native::any() && native::is_foreign(event.0) => {
@@ -221,6 +229,19 @@ pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Ac
     own.tell(&Told::EventRecord { event, stream: stream.id(), seq });
     native::after_call(&own, stream, false);
     Ok(at.point())
+}
+
+/// A record the short way. `None`: nothing was done.
+fn record_ready(device: &Device, event: EventId, stream: StreamId) -> Option<At> {
+    let (record, mut state) = ready_stream(device, stream)?;
+    let (_, mut known) = lock(event).ok()?;
+    if (known.device >> 32) as u32 != device.uid {
+        return None;
+    }
+    let at = At { stream: state.me, seq: state.push_ready(record, 1)? };
+    known.version += 1;
+    known.recorded = Some(Recorded { at, clock: state.clock.clone() });
+    Some(at)
 }
 
 /// Waits on the host for the event's last record, and observes it (`cuEventSynchronize`).

@@ -9,9 +9,9 @@ pub mod stream;
 
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, StreamId};
-use crate::order::{At, Clock, Points, StreamRef};
+use crate::order::{At, Clock, Points, Stream, StreamRef};
 use crate::pool::release;
-use crate::pool::state::{Device, STREAMS, Slow};
+use crate::pool::state::{Caches, Device, STREAMS, Slow, StreamGuard};
 use crate::rules;
 use crate::slab::Slab;
 use parking_lot::Mutex;
@@ -123,6 +123,20 @@ pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device
     let device = resolve_device(device)?;
     let stream = resolve_stream(&device, id)?;
     Ok((device, stream))
+}
+
+/// The short way of a call on a created stream of the model device that is ready for an operation that depends on nothing:
+/// the stream, locked. `None`: more is to be looked at, as where an observer is installed.
+#[inline(always)]
+pub(crate) fn ready_stream(device: &Device, id: StreamId) -> Option<(&'static Stream<Caches>, StreamGuard)> {
+    if !native::is_plain(id) {
+        return None;
+    }
+    let record = STREAMS.get_wrapped(handle::slot(id.0))?;
+    let state = record.state.lock();
+    // Whoever installs an observer takes this lock once after.
+    let ready = state.is_ready_for(id.0) && state.device_uid == device.uid && !device.serial.load(Relaxed);
+    ready.then_some((record, state))
 }
 
 /// The device a stream was created on: found among the open ones, or, where a pool has outlived its device's handle, those.
@@ -241,8 +255,12 @@ pub(crate) fn submit_agreed(
         }
         if deps.is_empty() && after.is_none() {
             let first = order.submit(&STREAMS, &mut state, count, deps, after);
+            let settled = state.is_settled();
             drop(state);
             agree()?;
+            if settled {
+                return Ok(first);
+            }
             first
         } else {
             // What follows is ordered only once the driver has the order.
@@ -252,7 +270,11 @@ pub(crate) fn submit_agreed(
             if state.released || !record.is(device.uid, stream) {
                 return Err(destroyed());
             }
-            order.submit(&STREAMS, &mut state, count, deps, after)
+            let first = order.submit(&STREAMS, &mut state, count, deps, after);
+            if state.is_settled() {
+                return Ok(first);
+            }
+            first
         }
     };
     order.settle(&STREAMS, stream);

@@ -1,9 +1,9 @@
 //! Creating, submitting to, waiting for and destroying streams.
 
-use super::{Act, native, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
+use super::{Act, native, ready_stream, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
-use crate::order::{At, Points, StreamOrderId, StreamRef};
+use crate::order::{At, Clock, Points, Recorded, StreamOrderId, StreamRef};
 use crate::pool::observer::Event;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
@@ -232,6 +232,12 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     if count == 0 || count > 1 << 32 {
         return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
     }
+    if device.0 != 0
+        && let Some((record, mut state)) = ready_stream(&*resolve_device(device)?, stream)
+        && let Some(first) = state.push_ready(record, count)
+    {
+        return Ok(first + count - 1);
+    }
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
@@ -243,6 +249,16 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 
 /// Runs up to `count` further operations of a stream of the model device; stops at an unmet wait. Returns how many ran.
 pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
+    if device.0 != 0 {
+        let device = resolve_device(device)?;
+        if let Some((record, mut state)) = ready_stream(&device, stream) {
+            // Nobody waits for it, so nothing else moves with it.
+            let before = record.executed();
+            let limit = before.saturating_add(count);
+            state.advance(record, limit, |dep| device.order.done(&STREAMS, dep));
+            return Ok(record.executed() - before);
+        }
+    }
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
@@ -260,6 +276,9 @@ pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<
 /// As [`wait_event`], done by `act`. On CUDA an event the library has not seen recorded orders nothing it knows of, and a
 /// wait on a capturing stream is the capture's.
 pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act: Act<'_>) -> Result<()> {
+    if device.0 != 0 && wait_ready(&*resolve_device(device)?, stream, event) {
+        return Ok(());
+    }
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
     let cuda = device.sound_cuda()?;
@@ -269,14 +288,7 @@ pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act
         Err(_) if cuda.is_some() && native::is_foreign(event.0) => super::event::Seen::default(),
         Err(error) => return Err(error),
     };
-    let (deps, clock) = match seen.recorded.clone() {
-        Some(recorded) if STREAMS.at(recorded.at.stream.slot()).is(device.uid, recorded.at.stream) => {
-            let clock = if rules::off(rules::TRANSITIVE) { None } else { Some(recorded.clock) };
-            ([recorded.at].into_iter().collect(), clock)
-        }
-        Some(recorded) => (Points::default(), Some(recorded.clock)),
-        None => (Points::default(), None),
-    };
+    let (deps, clock) = after(&device, seen.recorded.clone());
     let Some(cuda) = cuda else {
         let seq = submit_work(&device, stream, 1, deps, clock.as_ref())?;
         device.tell(&Event::WaitEvent { event, stream: stream.id(), seq });
@@ -301,6 +313,33 @@ pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act
     }
     native::after_call(&device, stream, false);
     Ok(())
+}
+
+/// What a wait for a record depends on, and what it is ordered after beside.
+fn after(device: &Device, recorded: Option<Recorded>) -> (Points, Option<Clock>) {
+    match recorded {
+        Some(recorded) if STREAMS.at(recorded.at.stream.slot()).is(device.uid, recorded.at.stream) => {
+            let clock = if rules::off(rules::TRANSITIVE) { None } else { Some(recorded.clock) };
+            ([recorded.at].into_iter().collect(), clock)
+        }
+        Some(recorded) => (Points::default(), Some(recorded.clock)),
+        None => (Points::default(), None),
+    }
+}
+
+/// A wait the short way. `false`: nothing was done.
+fn wait_ready(device: &Device, stream: StreamId, event: EventId) -> bool {
+    let Some((_, mut state)) = ready_stream(device, stream) else { return false };
+    let Ok(seen) = super::event::seen(event, Some(device)) else { return false };
+    let me = state.me;
+    let (deps, clock) = after(device, seen.recorded);
+    device.order.submit(&STREAMS, &mut state, 1, deps, clock.as_ref());
+    let settled = state.is_settled();
+    drop(state);
+    if !settled {
+        device.order.settle(&STREAMS, me);
+    }
+    true
 }
 
 /// The stream's numbers.
