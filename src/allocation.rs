@@ -407,12 +407,14 @@ pub extern "C" fn smp_is_ready_on_ptsz(allocation: smp_allocation, consumer: smp
     answer(|| is_ready_on(allocation, per_thread(consumer)))
 }
 
-/// The rest of smp_alloc_async. Apart, so that what most calls do needs next to no stack.
+/// The rest of smp_alloc_async. Apart, and of C's calling convention, which lets no panic pass: so the call is a jump, and
+/// what most calls do needs no stack.
 ///
 /// # Safety
 /// `out` is the caller's to write.
 #[inline(never)]
-unsafe fn allocate_missed(
+#[allow(improper_ctypes_definitions)] // Rust calls it, too
+unsafe extern "C" fn allocate_missed(
     pool: smp_pool,
     size: u64,
     stream: smp_stream,
@@ -423,15 +425,16 @@ unsafe fn allocate_missed(
     unsafe { allocate(out, || pool::alloc_missed(missed, pool.id(), size, stream.id())) }
 }
 
-/// The rest of smp_free_async.
+/// The rest of smp_free_async, as the former.
 #[inline(never)]
-fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {
+#[allow(improper_ctypes_definitions)]
+extern "C" fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {
     call(|| pool::free_missed(missed, allocation.id(), stream.id()))
 }
 
 #[cold]
 #[inline(never)]
-fn refuse_null_out() -> smp_status {
+extern "C" fn refuse_null_out() -> smp_status {
     remember(&null("out"))
 }
 

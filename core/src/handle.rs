@@ -45,8 +45,8 @@ impl Kind {
 }
 
 #[inline(always)]
-pub(crate) fn encode(kind: Kind, generation: u32, slot: u32) -> u64 {
-    ((kind as u64) << (SLOT_BITS + GENERATION_BITS)) | (u64::from(generation) << SLOT_BITS) | u64::from(slot)
+pub(crate) const fn encode(kind: Kind, generation: u32, slot: u32) -> u64 {
+    ((kind as u64) << (SLOT_BITS + GENERATION_BITS)) | ((generation as u64) << SLOT_BITS) | slot as u64
 }
 
 /// (slot, generation) of a handle of this kind.

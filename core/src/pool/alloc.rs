@@ -2,15 +2,14 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, INDEXED, LIVE, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block,
-    live_flags, pass,
+    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block, live_flags, pass,
 };
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, Quick, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
+    Caches, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
 };
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
@@ -195,45 +194,40 @@ fn fast(
 ) -> Option<AllocationId> {
     let state = &mut *guard;
     let pool_slot = handle::slot(pool.0);
-    if !state.is_ready_for(key) && !admit_key(state, pool, key) {
-        return None;
-    }
     let me = state.me;
-    let Caches { pools, stock, .. } = &mut state.attach;
-    let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    if cache.id != pool || size > MAX_PAGE || rules::off(rules::SAME_STREAM) {
-        return None;
+    // What most come here for: the first entry, with room that is *ready*.
+    if state.is_ready_for(key)
+        && !rules::off(rules::SAME_STREAM)
+        && let Caches { pools, stock, .. } = &mut state.attach
+        && let Some(Some(cache)) = pools.get_mut(pool_slot as usize)
+        && let cache = &mut **cache
+        && cache.id == pool
+        && size <= cache.entries.first.bound
+    {
+        cache.retire_front();
+        let need = round_up(size, cache.unit);
+        if need <= cache.ready {
+            let first = &mut cache.entries.first;
+            let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
+            let (index, b) = first.carve_own(need, me, stock, permit)?;
+            cache.ready -= need;
+            first.requested += size as i64;
+            let counted = &cache.share.quick;
+            counted.store(counted.load(Relaxed) + 1, Relaxed);
+            let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
+            b.serve(allocation, need, size, pool_slot);
+            b.set_seq(state.push_next(record));
+            return Some(AllocationId(allocation));
+        }
     }
-    cache.retire_front();
-    let mask = cache.unit - 1;
-    let need = (size.max(1) + mask) & !mask;
-    if cache.quick == Quick::No || size > cache.entries.first.bound {
-        return fast_in_any(pool_slot, size, need, record, guard);
-    }
-    let (index, b, _) = own_block(cache, 0, need, me, stock)?;
-    let first = &mut cache.entries.first;
-    first.room.bytes -= need;
-    cache.room.bytes -= need;
-    first.requested += size as i64;
-    first.counts.reuse[Reason::SameStream as usize] += 1;
-    cache.make_ready();
-    let allocs = &cache.share.allocs;
-    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
-    let generation = b.generation() + 1;
-    let allocation = handle::encode(handle::Kind::Allocation, generation, index);
-    b.set_requested(size);
-    b.set_size_flags(need, LIVE | INDEXED);
-    b.set_generation(generation);
-    b.set_pass(if generation < GENERATION_LIMIT { pass(allocation, pool_slot, 0) } else { 0 });
-    if state.is_ready_for(key) {
-        b.set_seq(state.push_next(record));
-        return Some(AllocationId(allocation));
-    }
-    b.set_seq(state.push_one(record));
-    if !state.waiters.is_empty() {
-        settle_after(guard, pool_slot);
-    }
-    Some(AllocationId(allocation))
+    fast_in_any(pool, size, record, key, guard)
+}
+
+/// `size` bytes, at least one, in whole units; not above what an entry may serve.
+#[inline(always)]
+fn round_up(size: u64, unit: u64) -> u64 {
+    let mask = unit - 1;
+    (size.max(1) + mask) & !mask
 }
 
 /// [`admit`], with the stream being the one that the call names with `key`, and the pool one that it has used.
@@ -245,24 +239,28 @@ fn admit_key(state: &mut StreamState, pool: PoolId, key: u64) -> bool {
     state.handle == key && used && admit(state, pool_slot)
 }
 
-/// The hot path where the first entry is not all there is to look at.
-#[inline(always)]
+/// The hot path where more is to be looked at: another entry, the stream's order, room that is not ready.
+#[inline(never)]
 fn fast_in_any(
-    pool_slot: u32,
+    pool: PoolId,
     size: u64,
-    need: u64,
     record: &'static Stream<Caches>,
+    key: u64,
     mut guard: StreamGuard,
 ) -> Option<AllocationId> {
     let state = &mut *guard;
+    let pool_slot = handle::slot(pool.0);
+    if !state.is_ready_for(key) && !admit_key(state, pool, key) {
+        return None;
+    }
     let me = state.me;
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
-    if !cache.pool.is_open() {
+    if cache.id != pool || rules::off(rules::SAME_STREAM) || !cache.pool.is_open() {
         return None;
     }
     let e = cache.entries.accepting(size)?;
-    let (index, b, bytes) = own_block(cache, e, need, me, stock)?;
+    let (index, b, bytes) = own_block(cache, e, round_up(size, cache.unit), me, stock)?;
     let cached = &mut cache.entries[e];
     cached.room.bytes -= bytes;
     cached.requested += size as i64;
@@ -312,43 +310,23 @@ fn own_block(
     cache.count_ready();
     let PoolCache { pool, room, entries, .. } = cache;
     let cached = entries.get_mut(e)?;
-    let carves = cached.carves;
     // The record can have another handle, and there is room for the block's bytes.
-    let mut ready = |own_room: &mut Room, b: &Block| {
-        let bytes = if carves { need } else { b.size() };
+    let mut ready = |own_room: &mut Room, b: &Block, bytes: u64| {
         b.generation() < GENERATION_LIMIT
             && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
             && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
     };
-    if let Some(recents) = &mut cached.recents
-        && let Some((index, b)) = recents.take(need, |b| ready(&mut cached.room, b)).ok()?
-    {
+    if cached.carves {
+        let (index, b) = cached.carve_own(need, me, stock, |own_room, b| ready(own_room, b, need))?;
         return Some((index, b, need));
     }
-    let (index, b, lifted) = cached.lift_own(need, pool.unit_log2(), me, stock)?;
-    let fine = ready(&mut cached.room, b);
-    let bins = cached.bins.as_mut()?;
-    if !fine {
-        bins.put(lifted, index, b);
+    let (index, b) = cached.take_settled(need, me, stock)?;
+    let bytes = b.size();
+    if !ready(&mut cached.room, b, bytes) {
+        cached.bins.as_mut()?.insert_record(index, b);
         return None;
     }
-    if !carves {
-        bins.put_nothing(lifted);
-        return Some((index, b, b.size()));
-    }
-    match cut(index, b, need, stock) {
-        Ok(Some((rest, r))) => {
-            bins.put(lifted, rest, r);
-            cached.counts.splits += 1;
-        }
-        Ok(None) => bins.put_nothing(lifted),
-        Err(()) => {
-            bins.put(lifted, index, b);
-            return None;
-        }
-    }
-    note_start(index, b);
-    Some((index, b, need))
+    Some((index, b, bytes))
 }
 
 /// Runs on what waited for this stream, with the stream unlocked.
@@ -667,7 +645,7 @@ impl Request<'_> {
             && !rules::off(rules::SAME_STREAM)
         {
             let (cache, stock) = slow.cache_and_stock(stream.slot(), pool);
-            let index = cache.entries[e].take_own(need, pool.unit_log2(), stream, stock);
+            let index = cache.entries[e].take_own(need, stream, stock);
             if index != NIL {
                 return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
             }

@@ -1,95 +1,22 @@
 //! Free blocks of one owner in one entry, found by size: classes by bitmap, a search tree inside a class.
 //!
-//! A class is one size up to 63 alignment units, and a 32nd of a doubling above, so most hold one block or few. Inside a
-//! class a treap ordered by (size, address), whose nodes also know the smallest sequence number below them, so that "the
+//! Most classes ([`super::classes`]) hold one block or few. Inside a class a treap ordered by (size, address), whose nodes also know the smallest sequence number below them, so that "the
 //! best fit among those freed no later than n" is a descent, not a scan. Nodes are the block records themselves; nothing
 //! is allocated.
 
-use super::block::{Block, NIL, block};
+use super::block::{BLOCKS, Block, NIL, block};
+use super::classes::{CLASSES, Occupied, class_of};
 use std::cmp::min;
-
-/// 2^47 bytes in units of 16 bytes, the smallest alignment, end in the last class.
-const CLASSES: usize = 39 * 32 + 32;
-/// As many classes as anyone has, in words of bits.
-const WORDS: usize = 22;
-pub(super) const MOST_CLASSES: usize = WORDS * 64;
-const _: () = assert!(CLASSES <= MOST_CLASSES);
-
-/// Which classes hold something.
-pub(super) struct Occupied {
-    /// A bit per word that is not 0.
-    summary: u32,
-    words: [u64; WORDS],
-}
-
-impl Occupied {
-    pub(super) const NONE: Occupied = Occupied { summary: 0, words: [0; WORDS] };
-
-    #[inline(always)]
-    pub(super) fn has(&self, c: usize) -> bool {
-        self.words[c / 64] >> (c % 64) & 1 != 0
-    }
-    #[inline(always)]
-    pub(super) fn set(&mut self, c: usize) {
-        self.words[c / 64] |= 1 << (c % 64);
-        self.summary |= 1 << (c / 64);
-    }
-    #[inline(always)]
-    pub(super) fn clear(&mut self, c: usize) {
-        let word = &mut self.words[c / 64];
-        *word &= !(1 << (c % 64));
-        if *word == 0 {
-            self.summary &= !(1 << (c / 64));
-        }
-    }
-    /// The first from `from` on.
-    #[inline(always)]
-    pub(super) fn next(&self, from: usize) -> Option<usize> {
-        let word = from / 64;
-        let bits = self.words.get(word)? & (u64::MAX << (from % 64));
-        if bits != 0 {
-            return Some(word * 64 + bits.trailing_zeros() as usize);
-        }
-        let later = self.summary & (u32::MAX << (word + 1));
-        if later == 0 {
-            return None;
-        }
-        let word = later.trailing_zeros() as usize;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
-    }
-    fn last(&self) -> Option<usize> {
-        let word = self.words.iter().rposition(|&bits| bits != 0)?;
-        Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
-    }
-    fn check(&self) -> Result<(), String> {
-        for (word, &bits) in self.words.iter().enumerate() {
-            if (bits != 0) != (self.summary >> word & 1 == 1) {
-                return Err(format!("word {word} of classes: bitmap and its summary disagree"));
-            }
-        }
-        Ok(())
-    }
-}
 
 pub(crate) struct Bins {
     occupied: Occupied,
-    /// log2 of the device's alignment.
-    unit_log2: u32,
     roots: [u32; CLASSES],
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
-/// A block that was taken out, with the class that still names it.
-#[must_use]
-pub(crate) struct Lifted(Option<usize>);
-
-impl Lifted {
-    pub(crate) const NOTHING: Lifted = Lifted(None);
-}
-
-/// A block that was lifted: its index, its record, and what was lifted.
-pub(crate) type Held = (u32, &'static Block, Lifted);
+/// A block that was taken out: its index and its record.
+pub(crate) type Taken = (u32, &'static Block);
 
 /// What a search accepts besides the size.
 #[derive(Clone, Copy)]
@@ -397,17 +324,8 @@ fn any_upto(root: u32, seq: u64) -> u32 {
 }
 
 impl Bins {
-    /// Empty, for sizes that are multiples of `1 << unit_log2` (others only make classes less even).
-    pub(crate) fn new(unit_log2: u32) -> Bins {
-        Bins { occupied: Occupied::NONE, unit_log2, roots: [NIL; CLASSES], count: 0, bytes: 0 }
-    }
-
-    /// Ascending in `size`.
-    #[inline(always)]
-    fn class(&self, size: u64) -> usize {
-        let units = size >> self.unit_log2;
-        let shift = 63 - (units | 32).leading_zeros() as usize - 5;
-        min((shift << 5) + (units >> shift) as usize, CLASSES - 1)
+    pub(crate) fn new() -> Bins {
+        Bins { occupied: Occupied::NONE, roots: [NIL; CLASSES], count: 0, bytes: 0 }
     }
 
     #[inline(always)]
@@ -422,69 +340,19 @@ impl Bins {
         self.count += 1;
         self.bytes += size;
         b.be_leaf();
-        self.enter(self.class(size), node, b);
-    }
-
-    /// Puts a leaf into the tree of its class.
-    #[inline(always)]
-    fn enter(&mut self, c: usize, node: u32, b: &Block) {
-        let root = self.roots[c];
-        if root == NIL {
-            self.roots[c] = node;
-            self.occupied.set(c);
-        } else {
-            self.roots[c] = insert(root, node, b);
+        let root = &mut self.roots[class_of(size)];
+        if *root != NIL {
+            *root = insert(*root, node, b);
+            return;
         }
+        *root = node;
+        self.occupied.set(class_of(size));
     }
 
     /// The same, not inlined.
     #[inline(never)]
     pub(crate) fn insert_out_of_line(&mut self, node: u32, b: &Block) {
         self.insert_record(node, b);
-    }
-
-    /// Takes a block out of which another is about to be made, for [`Bins::put`]: if it was alone in its class, the class still
-    /// names it, for the other may well take its place.
-    #[inline(always)]
-    pub(crate) fn lift(&mut self, node: u32, b: &Block) -> Lifted {
-        let size = b.size();
-        let c = self.class(size);
-        self.bytes -= size;
-        let root = self.roots[c];
-        if root == node && b.is_leaf() {
-            return Lifted(Some(c));
-        }
-        self.count -= 1;
-        // With two blocks or more there, one stays.
-        self.roots[c] = remove(root, node, b);
-        Lifted(None)
-    }
-
-    /// Puts a block in where another was lifted.
-    #[inline(always)]
-    pub(crate) fn put(&mut self, lifted: Lifted, node: u32, b: &Block) {
-        let size = b.size();
-        let c = self.class(size);
-        self.bytes += size;
-        b.be_leaf();
-        match lifted.0 {
-            Some(from) if from == c => {
-                self.roots[c] = node;
-                return;
-            }
-            Some(from) => self.empty_class(from),
-            None => self.count += 1,
-        }
-        self.enter(c, node, b);
-    }
-
-    /// Nothing takes the place of what was lifted.
-    #[inline(always)]
-    pub(crate) fn put_nothing(&mut self, lifted: Lifted) {
-        if let Some(from) = lifted.0 {
-            self.count -= 1;
-            self.empty_class(from);
-        }
     }
 
     #[inline(always)]
@@ -495,104 +363,103 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn remove_record(&mut self, node: u32, b: &Block) {
-        let lifted = self.lift(node, b);
-        self.put_nothing(lifted);
+        let size = b.size();
+        self.count -= 1;
+        self.bytes -= size;
+        let root = &mut self.roots[class_of(size)];
+        if *root == node && b.is_leaf() {
+            *root = NIL;
+            self.occupied.clear(class_of(size));
+        } else {
+            *root = remove(*root, node, b);
+        }
     }
 
     /// The smallest acceptable block of at least `size`, among equals the lowest address.
     #[inline(always)]
     pub(crate) fn best(&self, size: u64, upto: Upto) -> u32 {
-        let mut c = self.class(size);
+        let mut c = class_of(size);
         while let Some(found) = self.occupied.next(c) {
             let root = self.roots[found];
-            if let Upto::Any = upto {
-                let b = block(root);
-                if b.is_leaf() {
-                    if b.size() >= size {
-                        return root;
-                    }
-                    c = found + 1;
-                    continue;
+            c = found + 1;
+            if matches!(upto, Upto::Any) && block(root).is_leaf() {
+                if block(root).size() >= size {
+                    return root;
                 }
+                continue;
             }
             let node = first_from(root, (size, 0), upto);
             if node != NIL {
                 return node;
             }
-            c = found + 1;
         }
         NIL
     }
 
-    /// Lifts the lowest block of exactly `size`.
+    /// Takes out the lowest block of exactly `size`.
     #[inline(always)]
-    pub(crate) fn lift_exact(&mut self, size: u64) -> Option<Held> {
-        let c = self.class(size);
-        let root = self.roots[c];
-        if root == NIL {
-            return None;
-        }
-        let b = block(root);
+    pub(crate) fn take_exact(&mut self, size: u64) -> Option<Taken> {
+        let root = &mut self.roots[class_of(size)];
+        // What is no block has no record.
+        let (node, b) = (*root, BLOCKS.get(*root)?);
         if !b.is_leaf() {
-            return self.lift_exact_of_several(c, size);
+            return self.take_exact_of_several(size);
         }
         if b.size() != size {
             return None;
         }
+        *root = NIL;
+        self.occupied.clear(class_of(size));
+        self.count -= 1;
         self.bytes -= size;
-        Some((root, b, Lifted(Some(c))))
+        Some((node, b))
     }
 
     #[inline(never)]
-    fn lift_exact_of_several(&mut self, c: usize, size: u64) -> Option<Held> {
-        let root = self.roots[c];
-        let node = lower_bound(root, (size, 0));
-        if node == NIL || block(node).size() != size {
+    fn take_exact_of_several(&mut self, size: u64) -> Option<Taken> {
+        let root = &mut self.roots[class_of(size)];
+        let node = lower_bound(*root, (size, 0));
+        let b = BLOCKS.get(node)?;
+        if b.size() != size {
             return None;
         }
-        let b = block(node);
-        self.roots[c] = remove(root, node, b);
+        *root = remove(*root, node, b);
         self.count -= 1;
         self.bytes -= size;
-        Some((node, b, Lifted(None)))
+        Some((node, b))
     }
 
-    /// Lifts [`Bins::best`] of all: (index, record, what was lifted).
+    /// Takes out [`Bins::best`] of all.
     #[inline(always)]
-    pub(crate) fn lift_best(&mut self, size: u64) -> Option<Held> {
-        let mut c = self.class(size);
+    pub(crate) fn take_best(&mut self, size: u64) -> Option<Taken> {
+        let mut c = class_of(size);
         loop {
             c = self.occupied.next(c)?;
-            let root = self.roots[c];
-            let b = block(root);
+            let root = &mut self.roots[c];
+            let b = block(*root);
             if b.is_leaf() {
                 let bytes = b.size();
                 if bytes >= size {
+                    let node = std::mem::replace(root, NIL);
+                    self.occupied.clear(c);
+                    self.count -= 1;
                     self.bytes -= bytes;
-                    return Some((root, b, Lifted(Some(c))));
+                    return Some((node, b));
                 }
-            } else if let Some(node) = take_from(&mut self.roots[c], size) {
+            } else if let Some(node) = take_from(root, size) {
                 let b = block(node);
                 self.count -= 1;
                 self.bytes -= b.size();
-                return Some((node, b, Lifted(None)));
+                return Some((node, b));
             }
             c += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn empty_class(&mut self, c: usize) {
-        if let Some(root) = self.roots.get_mut(c) {
-            *root = NIL;
-            self.occupied.clear(c);
         }
     }
 
     /// The lowest acceptable block of exactly `size`.
     #[inline(always)]
     pub(crate) fn exact(&self, size: u64, upto: Upto) -> u32 {
-        let node = first_from(self.roots[self.class(size)], (size, 0), upto);
+        let node = first_from(self.roots[class_of(size)], (size, 0), upto);
         if node != NIL && block(node).size() == size { node } else { NIL }
     }
 
@@ -604,7 +471,7 @@ impl Bins {
         }
         let size = block(first).size();
         let mut best = NIL;
-        oldest_of_size(self.roots[self.class(size)], size, &mut best);
+        oldest_of_size(self.roots[class_of(size)], size, &mut best);
         best
     }
 
@@ -637,7 +504,7 @@ impl Bins {
 
     /// Visits every block of at least `size`.
     pub(crate) fn each_from(&self, size: u64, visit: &mut impl FnMut(u32)) {
-        let mut c = self.class(size);
+        let mut c = class_of(size);
         while let Some(found) = self.occupied.next(c) {
             each(self.roots[found], &mut |node| {
                 if block(node).size() >= size {
@@ -670,7 +537,7 @@ impl Bins {
             each(root, &mut |node| {
                 let b = block(node);
                 let (left, right) = b.children();
-                if key(node) <= last || self.class(b.size()) != c {
+                if key(node) <= last || class_of(b.size()) != c {
                     wrong = Some(format!("class {c}: block {node} out of order"));
                 }
                 if b.min_seq() != min(b.seq(), min(subtree_min(left), subtree_min(right))) {

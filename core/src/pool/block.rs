@@ -208,6 +208,11 @@ impl Block {
     #[inline(always)]
     pub(crate) fn revive(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
         debug_assert!(self.size_flags() == size | RESTING);
+        self.serve(allocation, size, requested, pool_slot);
+    }
+    /// As [`Block::revive`], of any free block of the entry, which is in no structure.
+    #[inline(always)]
+    pub(crate) fn serve(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
         self.set_size_flags(size, LIVE | INDEXED);

@@ -6,7 +6,6 @@ use super::block::{
 };
 use super::observer::Event;
 use super::page::page;
-use super::recents::MOST;
 use super::registry::POOLS;
 use super::state::{
     Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, Sole, StreamGuard, beside_own_live, insert_merged,
@@ -61,13 +60,28 @@ pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -
     }
     match (BLOCKS.get(handle::slot(allocation.0)), STREAMS.get(handle::slot(stream.0))) {
         (Some(b), Some(record)) => {
-            if fast(allocation, b, record, stream.0, missed.lock(record)).is_some() {
+            if listed_or_fast(allocation, b, record, stream.0, missed.lock(record)).is_some() {
                 return Ok(());
             }
         }
         _ => drop(missed),
     }
     free_slow(allocation, Some(stream), false)
+}
+
+/// The quick way in an entry that has a list of empty pages, then the whole hot path.
+#[inline(always)]
+fn listed_or_fast(
+    allocation: AllocationId,
+    b: &'static Block,
+    record: &'static Stream<Caches>,
+    key: u64,
+    guard: StreamGuard,
+) -> Option<()> {
+    match quick_if(Quick::Lists, allocation, b, record, key, guard) {
+        Ok(()) => Some(()),
+        Err(missed) => fast(allocation, b, record, key, missed.lock(record)),
+    }
 }
 
 /// Frees a block in host order (`cuMemFree`, without its synchronising): ordered after everything submitted to the
@@ -90,7 +104,22 @@ fn quick(
     record: &'static Stream<Caches>,
     key: u64,
 ) -> std::result::Result<(), Missed> {
-    let Some(mut guard) = record.state.try_lock() else { return Err(Missed::UNLOCKED) };
+    match record.state.try_lock() {
+        Some(guard) => quick_if(Quick::Yes, allocation, b, record, key, guard),
+        None => Err(Missed::UNLOCKED),
+    }
+}
+
+/// The same, where it is this kind of quick.
+#[inline(always)]
+fn quick_if(
+    quick: Quick,
+    allocation: AllocationId,
+    b: &'static Block,
+    record: &'static Stream<Caches>,
+    key: u64,
+    mut guard: StreamGuard,
+) -> std::result::Result<(), Missed> {
     let state = &mut *guard;
     // With the stream equal to the locked one, the record cannot change under us. A stream has caches of its own device's
     // pools only, so one of the same name on another device finds none.
@@ -99,28 +128,19 @@ fn quick(
         && let Some(pool_slot) = b.passes(allocation.0)
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
-        && cache.quick != Quick::No
-        && let first = &mut cache.entries.first
-        && let Some(recents) = &mut first.recents
-        && recents.count < MOST - 1
+        && cache.quick == quick
+        && !cache.may_pause_without(b.requested())
+        && cache.clear_front()
     {
+        let first = &mut cache.entries.first;
         first.requested -= b.requested() as i64;
         first.counts.frees += 1;
         let bytes = b.rest();
-        // Freed before this one, which now is in front.
-        if let Some((index, b, bytes)) = cache.front.take() {
-            recents.push(index, b, bytes);
-            cache.ready += bytes;
-        }
-        let pausing = first.requested == 0 && recents.count > 0;
         cache.front.set(b, allocation.0, bytes);
-        if cache.quick == Quick::Lists {
+        if quick == Quick::Lists {
             look_whether_empty(cache, b, state.me);
         }
         b.set_seq(state.push_next(record));
-        if pausing {
-            pause_after(guard, pool_slot, 0);
-        }
         return Ok(());
     }
     Err(Missed::at(guard))
@@ -139,7 +159,7 @@ fn look_whether_empty(cache: &PoolCache, b: &'static Block, me: StreamRef) {
 fn hot(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
     match quick(allocation, b, record, key) {
         Ok(()) => Some(()),
-        Err(missed) => fast(allocation, b, record, key, missed.lock(record)),
+        Err(missed) => listed_or_fast(allocation, b, record, key, missed.lock(record)),
     }
 }
 
@@ -242,6 +262,7 @@ fn fast(
         list_room(pool, pool.entries.len(), room, me.slot());
     }
     let pausing = cached.requested == 0;
+    cache.mind_most();
     cache.make_ready();
     state.push_one(record);
     if !state.waiters.is_empty() {

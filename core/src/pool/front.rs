@@ -7,6 +7,9 @@
 use super::block::{Block, GENERATION_LIMIT};
 use crate::handle;
 
+/// The first handle that a record cannot have, its slot left out.
+const BEYOND: u64 = handle::encode(handle::Kind::Allocation, GENERATION_LIMIT, 0);
+
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Front {
@@ -36,7 +39,7 @@ impl Front {
     pub(crate) fn take_exact(&mut self, size: u64, unit: u64) -> Option<(&'static Block, u64, u64)> {
         let b = self.block?;
         // A size of 0 is not for this way: the difference is then no less than the unit.
-        if self.bytes.wrapping_sub(size) >= unit || handle::generation(self.next) >= GENERATION_LIMIT {
+        if self.bytes.wrapping_sub(size) >= unit || self.next >= BEYOND {
             return None;
         }
         self.block = None;

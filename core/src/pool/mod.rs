@@ -7,6 +7,7 @@ pub mod access;
 mod alloc;
 mod bins;
 mod block;
+mod classes;
 pub mod config;
 pub(crate) mod driver;
 mod free;
@@ -266,7 +267,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         users: Default::default(),
         callback: Default::default(),
         shared: parking_lot::Mutex::new(state::PoolShared {
-            entries: (0..count).map(|_| state::EntryShared::new(device.options.alignment.trailing_zeros())).collect(),
+            entries: (0..count).map(|_| state::EntryShared::new()).collect(),
             ..Default::default()
         }),
         accesses: Default::default(),

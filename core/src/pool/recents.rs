@@ -4,8 +4,8 @@
 //! Each size class is a chain through the records, the block freed last first. All under the stream's lock; nothing is
 //! allocated but the heads.
 
-use super::bins::{MOST_CLASSES, Occupied};
 use super::block::{BLOCKS, Block, FREE, GENERATION_LIMIT, NIL, RECENT, RESTING, block};
+use super::classes::{CLASSES, Occupied, class_of};
 use crate::order::StreamRef;
 
 /// How many recent blocks a stream has in an entry at most.
@@ -13,24 +13,6 @@ pub(crate) const MOST: u32 = 4096;
 
 /// How many blocks of a class are looked at for one of an exact size.
 const LOOK: usize = 64;
-
-/// Sizes from 16, the smallest alignment, to 2^47 bytes.
-const CLASSES: usize = 43 * 32 + 1;
-const _: () = assert!(CLASSES <= MOST_CLASSES);
-
-/// The class of a size: sizes that are alike have the same, larger ones a higher. (A float's upper bits are the number of
-/// binary digits and the digits themselves, the first left out.) None for 0.
-#[inline(always)]
-fn class_of(size: u64) -> usize {
-    const LEAST: u64 = (1023 + 4) << 5;
-    ((size as i64 as f64).to_bits() >> (52 - 5)).wrapping_sub(LEAST) as usize
-}
-
-/// The same, and for 0 the first.
-#[inline(always)]
-pub(crate) fn class_from(size: u64) -> usize {
-    if size == 0 { 0 } else { class_of(size) }
-}
 
 #[repr(C)]
 pub(crate) struct Recents {
@@ -55,20 +37,15 @@ impl Recents {
         b.set_link(next);
         self.count += 1;
         if next == NIL && !self.occupied.has(c) {
-            self.occupy(c);
+            self.occupied.set(c);
         }
-    }
-
-    #[inline(never)]
-    fn occupy(&mut self, c: usize) {
-        self.occupied.set(c);
     }
 
     /// Takes out the block that was freed last of its class, if it is of exactly `size` bytes and its record can have two more
     /// handles: (index, record, generation). It says still that it is recent.
     #[inline(always)]
     pub(crate) fn take_first(&mut self, size: u64) -> Option<(u32, &'static Block, u32)> {
-        let head = self.heads.get_mut(class_of(size))?;
+        let head = &mut self.heads[class_of(size)];
         // What is no block has no record.
         let (index, b) = (*head, BLOCKS.get(*head)?);
         if b.size_flags() != size | RESTING {

@@ -6,14 +6,15 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
-use super::bins::{Bins, Held, Lifted, Upto};
+use super::bins::{Bins, Taken};
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
-use super::config::{MemoryPoolConfig, PoolConfig};
+use super::classes::class_from;
+use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
-use super::page::Page;
-use super::recents::{self, MOST, Recents};
+use super::page::{Page, note_start};
+use super::recents::{MOST, Recents};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -74,7 +75,7 @@ pub(crate) struct PoolCache {
 pub(crate) enum Quick {
     /// More is to be done, as far as was looked.
     No,
-    /// The hot path is open, the entry keeps recent blocks, and all its lists name this stream.
+    /// The hot path is open, the entry keeps recent blocks and has place for one, and all its lists name this stream.
     Yes,
     /// The same, and the entry has a list of empty pages to look after.
     Lists,
@@ -137,7 +138,7 @@ pub(crate) struct EntryCache {
     pub(crate) recents: Option<Box<Recents>>,
     /// The difference of what live blocks asked for.
     pub(crate) requested: i64,
-    /// The largest request the entry accepts.
+    /// The largest request the entry may serve.
     pub(crate) bound: u64,
     /// Blocks match by their exact size.
     pub(crate) exact: bool,
@@ -200,7 +201,7 @@ impl PoolCache {
         let share: Arc<Share> = Arc::default();
         pool.shares.lock().push(share.clone());
         let mut entries = pool.entries.iter().map(|entry| EntryCache {
-            bound: entry.accept.min(entry.accept_need),
+            bound: entry.accept.min(entry.accept_need).min(MAX_PAGE),
             recents: None,
             requested: 0,
             exact: entry.kind == Kind::Direct,
@@ -278,6 +279,15 @@ impl PoolCache {
             && self.room_bytes(entry) == self.pool.mark(entry).load(Relaxed)
     }
 
+    /// The first entry may pause, for all this stream knows, when a block for which `requested` bytes were asked is freed: that
+    /// is not for the quick way.
+    #[inline(always)]
+    pub(crate) fn may_pause_without(&self, requested: u64) -> bool {
+        self.entries.first.requested == requested as i64
+            && self.pool.entry_tally.first().is_some_and(|tally| tally.pauses.load(Relaxed) > 0)
+            && (self.entries.first.recents() > 0 || !self.front.is_none())
+    }
+
     /// No room is ready any more, nor made so.
     pub(crate) fn stand_aside(&mut self) {
         self.count_ready();
@@ -292,6 +302,33 @@ impl PoolCache {
         {
             recents.push(index, b, bytes);
             self.ready += bytes;
+            self.mind_most();
+        }
+    }
+
+    /// As many recent blocks as may be, and none in front: the next free is not for the quick way.
+    #[inline(always)]
+    pub(crate) fn mind_most(&mut self) {
+        if self.entries.first.recents() == MOST {
+            self.quick = Quick::No;
+        }
+    }
+
+    /// Makes place in front, on the quick way. `false`: the recent blocks have to make way first.
+    #[inline(always)]
+    pub(crate) fn clear_front(&mut self) -> bool {
+        if self.front.is_none() {
+            return true;
+        }
+        match &mut self.entries.first.recents {
+            Some(recents) if recents.count < MOST - 1 => {
+                if let Some((index, b, bytes)) = self.front.take() {
+                    recents.push(index, b, bytes);
+                    self.ready += bytes;
+                }
+                true
+            }
+            _ => false,
         }
     }
 
@@ -318,8 +355,12 @@ impl PoolCache {
     #[inline(never)]
     fn look_whether_quick(&mut self) -> bool {
         let first = &self.entries.first;
-        let open =
-            first.keeps_recent && first.published && first.room.listed && self.room.listed && self.pool.is_open();
+        let open = first.keeps_recent
+            && first.published
+            && first.recents.as_ref().is_some_and(|recents| recents.count < MOST)
+            && first.room.listed
+            && self.room.listed
+            && self.pool.is_open();
         self.quick = match (open, first.lists_empty) {
             (false, _) => Quick::No,
             (true, false) => Quick::Yes,
@@ -648,11 +689,6 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    #[inline(always)]
-    pub(crate) fn unit_log2(&self) -> u32 {
-        self.device.options.alignment.trailing_zeros()
-    }
-
     /// An entry's mark of used bytes, or with the number of entries the pool's.
     pub(crate) fn mark(&self, mark: usize) -> &AtomicU64 {
         match self.entry_tally.get(mark) {
@@ -735,11 +771,11 @@ pub(crate) struct EntryShared {
 }
 
 impl EntryShared {
-    pub(crate) fn new(unit_log2: u32) -> EntryShared {
+    pub(crate) fn new() -> EntryShared {
         EntryShared {
             room: Room::default(),
-            observed: Bins::new(unit_log2),
-            unused: Bins::new(unit_log2),
+            observed: Bins::new(),
+            unused: Bins::new(),
             multi: BTreeSet::new(),
             multi_bytes: 0,
             pages: BTreeSet::new(),
@@ -1293,8 +1329,7 @@ impl<'a> Slow<'a> {
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
-        let unit_log2 = pool.unit_log2();
-        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(|| Box::new(Bins::new(unit_log2)))
+        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(new_bins)
     }
 
     /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
@@ -1412,7 +1447,7 @@ impl<'a> Slow<'a> {
     /// Merges a stream's recent blocks.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
         let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
-        cache.entries[e].settle(0, pool.unit_log2(), stream, stock);
+        cache.entries[e].settle(0, stream, stock);
     }
 
     /// Used bytes towards a mark: the mark less all room.
@@ -1448,7 +1483,7 @@ impl EntryCache {
     #[inline(always)]
     pub(crate) fn bins_to_fill(&mut self, pool: &Pool, entry: usize, me: StreamRef) -> &mut Bins {
         self.publish(pool, entry, me);
-        self.bins.get_or_insert_with(|| Box::new(Bins::new(pool.unit_log2())))
+        self.bins.get_or_insert_with(new_bins)
     }
 
     /// Makes the stream known to the entry.
@@ -1479,7 +1514,7 @@ impl EntryCache {
         if self.recents.as_ref().is_none_or(|recents| recents.count == MOST) {
             // Not to be merged with: it is none of those that make way.
             b.set_flags(RECENT);
-            self.make_way(pool, me, stock);
+            self.make_way(me, stock);
         }
         b.set_flags(FREE | RECENT);
         if let Some(recents) = &mut self.recents {
@@ -1490,8 +1525,8 @@ impl EntryCache {
 
     #[cold]
     #[inline(never)]
-    fn make_way(&mut self, pool: &Pool, me: StreamRef, stock: &mut Stock) {
-        self.settle(0, pool.unit_log2(), me, stock);
+    fn make_way(&mut self, me: StreamRef, stock: &mut Stock) {
+        self.settle(0, me, stock);
         self.recents.get_or_insert_with(|| Box::new(Recents::new()));
     }
 
@@ -1506,14 +1541,14 @@ impl EntryCache {
     /// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
     /// without a size; only then its record is free.
     #[inline(never)]
-    pub(crate) fn settle(&mut self, from: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) {
+    pub(crate) fn settle(&mut self, from: u64, me: StreamRef, stock: &mut Stock) {
         let EntryCache { recents: Some(recents), bins, counts, .. } = self else { return };
-        let first = recents::class_from(from);
+        let first = class_from(from);
         let mut c = first;
         while recents.count > 0
             && let Some((class, mut at)) = recents.take_chain(c)
         {
-            let bins = bins.get_or_insert_with(|| new_bins(unit_log2));
+            let bins = bins.get_or_insert_with(new_bins);
             while at != NIL {
                 let b = block(at);
                 let next = b.link();
@@ -1529,57 +1564,93 @@ impl EntryCache {
     }
 
     /// Takes the stream's own block for `need` out of its structure, if there is one.
-    pub(crate) fn take_own(&mut self, need: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) -> u32 {
+    pub(crate) fn take_own(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> u32 {
         if let Some(recents) = &mut self.recents
             && let Ok(Some((index, b))) = recents.take(need, |_| true)
         {
             b.drop_flag(RECENT);
             return index;
         }
-        let Some((index, _, lifted)) = self.lift_own(need, unit_log2, me, stock) else { return NIL };
-        if let Some(bins) = &mut self.bins {
-            bins.put_nothing(lifted);
-        }
-        index
+        self.take_settled(need, me, stock).map_or(NIL, |(index, _)| index)
     }
 
-    /// Lifts the best for `need` of the stream's own blocks that are not recent; recent ones give way as far as it takes.
+    /// Takes the stream's own block for `need` out of its structure, in an entry whose blocks are carved, and cuts it.
+    /// `permit`: whether the block found may serve; without, it goes back, and there is none.
     #[inline(always)]
-    pub(crate) fn lift_own(&mut self, need: u64, unit_log2: u32, me: StreamRef, stock: &mut Stock) -> Option<Held> {
-        if self.exact {
-            let bins = self.bins.as_mut()?;
-            let index = bins.exact(need, Upto::Any);
-            return (index != NIL).then(|| (index, block(index), bins.lift(index, block(index))));
+    pub(crate) fn carve_own(
+        &mut self,
+        need: u64,
+        me: StreamRef,
+        stock: &mut Stock,
+        mut permit: impl FnMut(&mut Room, &'static Block) -> bool,
+    ) -> Option<Taken> {
+        let EntryCache { recents, room, .. } = self;
+        if let Some(recents) = recents
+            && let Some(found) = recents.take(need, |b| permit(room, b)).ok()?
+        {
+            return Some(found);
         }
+        let (index, b) = self.take_carved(need, me, stock)?;
+        let bins = self.bins.as_mut()?;
+        if !permit(&mut self.room, b) {
+            bins.insert_record(index, b);
+            return None;
+        }
+        match cut(index, b, need, stock) {
+            Ok(None) => {}
+            Ok(Some((rest, r))) => {
+                bins.insert_record(rest, r);
+                self.counts.splits += 1;
+            }
+            Err(()) => {
+                bins.insert_record(index, b);
+                return None;
+            }
+        }
+        note_start(index, b);
+        Some((index, b))
+    }
+
+    /// Takes out the best for `need` of the stream's own blocks that are not recent; recent ones give way as far as it takes.
+    #[inline(always)]
+    pub(crate) fn take_settled(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+        match self.exact {
+            true => self.bins.as_mut()?.take_exact(need),
+            false => self.take_carved(need, me, stock),
+        }
+    }
+
+    #[inline(always)]
+    fn take_carved(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
         if let Some(recents) = &mut self.recents
             && recents.count > 0
         {
             if let Some(bins) = &mut self.bins
-                && let Some(exact) = bins.lift_exact(need)
+                && let Some(exact) = bins.take_exact(need)
             {
                 return Some(exact);
             }
             if recents.has_from(need) {
-                self.settle(need, unit_log2, me, stock);
+                self.settle(need, me, stock);
             }
         }
         if let Some(bins) = &mut self.bins
-            && let Some(best) = bins.lift_best(need)
+            && let Some(best) = bins.take_best(need)
         {
             return Some(best);
         }
         if self.recents() == 0 {
             return None;
         }
-        self.settle(0, unit_log2, me, stock);
-        self.bins.as_mut()?.lift_best(need)
+        self.settle(0, me, stock);
+        self.bins.as_mut()?.take_best(need)
     }
 }
 
 #[cold]
 #[inline(never)]
-fn new_bins(unit_log2: u32) -> Box<Bins> {
-    Box::new(Bins::new(unit_log2))
+fn new_bins() -> Box<Bins> {
+    Box::new(Bins::new())
 }
 
 /// A block beside another: its index and its record.
@@ -1621,7 +1692,6 @@ fn settle_one(
     stock: &mut Stock,
 ) -> u64 {
     let mut merges = 0;
-    let mut lifted = Lifted::NOTHING;
     b.drop_flag(RECENT);
     // Links and neighbours: see `mergeable`.
     while b.next() != NIL {
@@ -1632,10 +1702,9 @@ fn settle_one(
         }
         debug_assert!(n.addr() == b.end() && n.page() == b.page());
         if n.merges() {
-            bins.put_nothing(lifted);
-            lifted = bins.lift(next, n);
+            bins.remove_record(next, n);
             absorb(index, b, next, n, stock);
-        } else if recents::class_from(n.size()) >= first {
+        } else if class_from(n.size()) >= first {
             absorb_in_chain(index, b, n);
         } else {
             break;
@@ -1649,20 +1718,18 @@ fn settle_one(
             break;
         }
         if p.merges() {
-            bins.put_nothing(lifted);
-            lifted = bins.lift(prev, p);
+            bins.remove_record(prev, p);
             absorb(prev, p, index, b, stock);
             (index, b) = (prev, p);
             merges += 1;
-        } else if recents::class_from(p.size()) >= first {
-            bins.put_nothing(lifted);
+        } else if class_from(p.size()) >= first {
             absorb(prev, p, index, b, stock);
             return merges + 1;
         } else {
             break;
         }
     }
-    bins.put(lifted, index, b);
+    bins.insert_record(index, b);
     merges
 }
 
