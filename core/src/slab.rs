@@ -47,7 +47,7 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
     /// The record in `slot`, which the caller knows to have been given out.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> &T {
-        match self.get(slot) {
+        match self.get_wrapped(slot) {
             Some(record) => record,
             None => never_given_out(slot),
         }

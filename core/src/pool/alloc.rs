@@ -4,6 +4,7 @@ use super::bins::{Bins, Upto};
 use super::block::{
     Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block, live_flags, pass,
 };
+use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{note_start, page};
@@ -99,7 +100,7 @@ fn quick(
             cache.entries.first.requested += size as i64;
             let counted = &cache.share.quick;
             counted.store(counted.load(Relaxed) + 1, Relaxed);
-            b.revive(allocation, bytes, size, pool_slot);
+            b.serve(allocation, bytes, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Ok(AllocationId(allocation));
         }
@@ -117,7 +118,7 @@ fn quick(
             first.requested += size as i64;
             let counted = &cache.share.quick;
             counted.store(counted.load(Relaxed) + 1, Relaxed);
-            b.revive(allocation, need, size, pool_slot);
+            b.serve(allocation, need, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Ok(AllocationId(allocation));
         }
@@ -320,10 +321,12 @@ fn own_block(
         let (index, b) = cached.carve_own(need, me, stock, |own_room, b| ready(own_room, b, need))?;
         return Some((index, b, need));
     }
-    let (index, b) = cached.take_settled(need, me, stock)?;
+    let bins = cached.bins.as_mut()?;
+    let c = class_of(need);
+    let (index, b) = if cached.exact { bins.take_exact(c, need) } else { bins.take_best(c, need) }?;
     let bytes = b.size();
     if !ready(&mut cached.room, b, bytes) {
-        cached.bins.as_mut()?.insert_record(index, b);
+        bins.insert_record(index, b);
         return None;
     }
     Some((index, b, bytes))

@@ -1,18 +1,20 @@
 //! Free blocks of one owner in one entry, found by size: classes by bitmap, a search tree inside a class.
 //!
-//! Most classes ([`super::classes`]) hold one block or few. Inside a class a treap ordered by (size, address), whose nodes also know the smallest sequence number below them, so that "the
-//! best fit among those freed no later than n" is a descent, not a scan. Nodes are the block records themselves; nothing
-//! is allocated.
+//! Most classes ([`super::classes`]) hold one block or few. Inside a class a treap ordered by (size, address), whose nodes
+//! also say which sequence number is the least that may be below them, so that "the best fit among those freed no later
+//! than n" is a descent, not a scan. What leaves does not change what is said above it: a search that was led astray
+//! does, once. Nodes are the block records themselves; nothing is allocated.
 
 use super::block::{BLOCKS, Block, NIL, block};
 use super::classes::{CLASSES, Occupied, class_of};
 use std::cmp::min;
 
+#[repr(C)]
 pub(crate) struct Bins {
-    occupied: Occupied,
-    roots: [u32; CLASSES],
     pub(crate) count: u64,
+    occupied: Occupied,
     pub(crate) bytes: u64,
+    roots: [u32; CLASSES],
 }
 
 /// A block that was taken out: its index and its record.
@@ -34,67 +36,87 @@ fn priority(index: u32) -> u32 {
     x.wrapping_mul(0x85eb_ca6b)
 }
 
-#[inline(always)]
-fn key(index: u32) -> (u64, u64) {
-    key_of(block(index))
-}
+/// What a class is ordered by: size, then address.
+type Key = u128;
 
 #[inline(always)]
-fn key_of(b: &Block) -> (u64, u64) {
-    (b.size(), b.addr())
+fn key_of(b: &Block) -> Key {
+    lowest_of(b.size()) | Key::from(b.addr())
+}
+
+/// No block of `size` comes before it.
+#[inline(always)]
+fn lowest_of(size: u64) -> Key {
+    Key::from(size) << 64
 }
 
 fn subtree_min(index: u32) -> u64 {
     if index == NIL { u64::MAX } else { block(index).min_seq() }
 }
 
-fn refresh(index: u32) {
-    let b = block(index);
+/// A search found that the subtree promises too much: what its children promise is what it does.
+fn refresh(b: &Block) {
     let (left, right) = b.children();
     b.set_min_seq(min(b.seq(), min(subtree_min(left), subtree_min(right))));
 }
 
-/// Splits a tree into keys below and above `at`.
-fn split(root: u32, at: (u64, u64)) -> (u32, u32) {
-    if root == NIL {
-        return (NIL, NIL);
-    }
-    let b = block(root);
-    let (left, right) = b.children();
-    if key(root) < at {
-        let (low, high) = split(right, at);
-        b.set_children(left, low);
-        refresh(root);
-        (root, high)
+#[inline(always)]
+fn set_child(parent: &Block, left: bool, child: u32) {
+    let (l, r) = parent.children();
+    if left {
+        parent.set_children(child, r);
     } else {
-        let (low, high) = split(left, at);
-        b.set_children(high, right);
-        refresh(root);
-        (low, root)
+        parent.set_children(l, child);
     }
 }
 
+/// Hangs what is below `key` in the tree under `at` to the left of `n`, which is in no tree, and the rest to its right.
+fn split(mut at: u32, key: Key, n: &Block) {
+    // Where the next piece of either side goes: a record, and whether to its left.
+    let (mut low, mut high) = ((n, true), (n, false));
+    while at != NIL {
+        let b = block(at);
+        let (left, right) = b.children();
+        if key_of(b) < key {
+            set_child(low.0, low.1, at);
+            (low, at) = ((b, false), right);
+        } else {
+            set_child(high.0, high.1, at);
+            (high, at) = ((b, true), left);
+        }
+    }
+    set_child(low.0, low.1, NIL);
+    set_child(high.0, high.1, NIL);
+}
+
+/// One tree of two, of which all of `left` comes before all of `right`.
+#[inline(always)]
 fn join(left: u32, right: u32) -> u32 {
-    if left == NIL {
-        return right;
+    match (left, right) {
+        (NIL, _) => right,
+        (_, NIL) => left,
+        _ => join_two(left, right),
     }
-    if right == NIL {
-        return left;
-    }
+}
+
+#[inline(never)]
+fn join_two(left: u32, right: u32) -> u32 {
+    let (l, r) = (block(left), block(right));
+    let seq = min(l.min_seq(), r.min_seq());
     if priority(left) > priority(right) {
-        let (l, r) = block(left).children();
-        block(left).set_children(l, join(r, right));
-        refresh(left);
+        let (own, inner) = l.children();
+        l.set_children(own, join(inner, right));
+        l.set_min_seq(seq);
         left
     } else {
-        let (l, r) = block(right).children();
-        block(right).set_children(join(left, l), r);
-        refresh(right);
+        let (inner, own) = r.children();
+        r.set_children(join(left, inner), own);
+        r.set_min_seq(seq);
         right
     }
 }
 
-/// Puts `node` under `root`. On the way down only minima that the newcomer lowers are written.
+/// Puts `node`, a tree of its own, under `root`.
 #[inline(never)]
 fn insert(root: u32, node: u32, n: &Block) -> u32 {
     let (at_key, rank, seq) = (key_of(n), priority(node), n.seq());
@@ -113,17 +135,13 @@ fn insert(root: u32, node: u32, n: &Block) -> u32 {
     }
     if at != NIL {
         let below = block(at);
-        if below.is_leaf() {
-            // Most that have to give way are.
-            match key_of(below) < at_key {
-                true => n.set_children(at, NIL),
-                false => n.set_children(NIL, at),
-            }
-            n.set_min_seq(min(seq, below.seq()));
+        n.set_min_seq(min(seq, below.min_seq()));
+        if !below.is_leaf() {
+            split(at, at_key, n);
+        } else if key_of(below) < at_key {
+            n.set_children(at, NIL);
         } else {
-            let (left, right) = split(at, at_key);
-            n.set_children(left, right);
-            refresh(node);
+            n.set_children(NIL, at);
         }
     }
     match parent {
@@ -135,109 +153,57 @@ fn insert(root: u32, node: u32, n: &Block) -> u32 {
     }
 }
 
-#[inline(always)]
-fn set_child(parent: &Block, left: bool, child: u32) {
-    let (l, r) = parent.children();
-    if left {
-        parent.set_children(child, r);
-    } else {
-        parent.set_children(l, child);
-    }
-}
-
-/// How deep a removal remembers its path; for the few treaps that are deeper it recurses.
-const DEPTH: usize = 32;
-
-/// Takes `node` from under `root`. Minima on the path are worked out again only where the leaver was the minimum.
+/// Takes `node` from under `root`: the new root.
 #[inline(never)]
 fn remove(root: u32, node: u32, n: &Block) -> u32 {
     let at_key = key_of(n);
-    let mut path = [NIL; DEPTH];
-    let mut depth = 0;
+    let mut parent: Option<&Block> = None;
     let mut at = root;
     let mut to_left = false;
     while at != node {
-        if at == NIL || depth == DEPTH {
-            debug_assert!(at != NIL, "a free block is in its tree");
-            return if at == NIL { root } else { remove_deep(root, node) };
-        }
-        path[depth] = at;
-        depth += 1;
-        let b = block(at);
+        debug_assert!(at != NIL, "a free block is in its tree");
+        let Some(b) = BLOCKS.get(at) else { return root };
         let (left, right) = b.children();
+        parent = Some(b);
         to_left = at_key < key_of(b);
         at = if to_left { left } else { right };
     }
-    unlink(root, n, &path[..depth], to_left)
-}
-
-/// Takes `n` out, the child of the last of `path` on the side that `to_left` says: the new root.
-#[inline(always)]
-fn unlink(root: u32, n: &Block, path: &[u32], to_left: bool) -> u32 {
     let (left, right) = n.children();
     let rest = join(left, right);
-    let Some(&parent) = path.last() else { return rest };
-    set_child(block(parent), to_left, rest);
-    let seq = n.seq();
-    if seq != 0 {
-        for &at in path.iter().rev() {
-            if block(at).min_seq() != seq {
-                break;
-            }
-            refresh(at);
+    match parent {
+        None => rest,
+        Some(parent) => {
+            set_child(parent, to_left, rest);
+            root
         }
     }
-    root
 }
 
-/// Takes the smallest block of at least `size`, among equals the lowest, from under `root`, which has more than one.
+/// Takes the smallest block of at least `size`, among equals the lowest, from under `root`.
 #[inline(never)]
-fn take_from(root: &mut u32, size: u64) -> Option<u32> {
-    let mut path = [NIL; DEPTH];
-    let (mut at, mut depth) = (*root, 0);
-    // The best so far: its node, how deep it lies, and on which side of its parent.
-    let (mut found, mut found_depth, mut found_left) = (NIL, 0, false);
-    let mut to_left = false;
-    while at != NIL {
-        if depth == DEPTH {
-            let node = lower_bound(*root, (size, 0));
-            *root = if node == NIL { *root } else { remove_deep(*root, node) };
-            return (node != NIL).then_some(node);
-        }
-        let b = block(at);
+fn take_from(root: &mut u32, size: u64) -> Option<Taken> {
+    // Mostly that is the first of all.
+    let mut parent: Option<&Block> = None;
+    let mut at = *root;
+    while let Some(b) = BLOCKS.get(at).filter(|b| b.size() >= size) {
         let (left, right) = b.children();
-        path[depth] = at;
-        let fits = b.size() >= size;
-        if fits {
-            (found, found_depth, found_left) = (at, depth, to_left);
+        if left == NIL {
+            match parent {
+                None => *root = right,
+                Some(parent) => set_child(parent, true, right),
+            }
+            return Some((at, b));
         }
-        depth += 1;
-        to_left = fits;
-        at = if fits { left } else { right };
+        (parent, at) = (Some(b), left);
     }
-    if found == NIL {
-        return None;
-    }
-    *root = unlink(*root, block(found), &path[..found_depth], found_left);
-    Some(found)
-}
-
-fn remove_deep(root: u32, node: u32) -> u32 {
-    let (left, right) = block(root).children();
-    if root == node {
-        return join(left, right);
-    }
-    if key(node) < key(root) {
-        block(root).set_children(remove_deep(left, node), right);
-    } else {
-        block(root).set_children(left, remove_deep(right, node));
-    }
-    refresh(root);
-    root
+    let node = lower_bound(*root, lowest_of(size));
+    let b = BLOCKS.get(node)?;
+    *root = remove(*root, node, b);
+    Some((node, b))
 }
 
 /// The smallest key >= `from`.
-fn lower_bound(root: u32, from: (u64, u64)) -> u32 {
+fn lower_bound(root: u32, from: Key) -> u32 {
     let (mut at, mut found) = (root, NIL);
     while at != NIL {
         let b = block(at);
@@ -254,33 +220,24 @@ fn lower_bound(root: u32, from: (u64, u64)) -> u32 {
 
 /// The smallest key >= `from` whose block is acceptable.
 #[inline(never)]
-fn first_from(root: u32, from: (u64, u64), upto: Upto) -> u32 {
-    if root == NIL {
-        return NIL;
-    }
-    if let Upto::Any = upto {
-        return lower_bound(root, from);
-    }
-    if let Upto::Seq(seq) = upto
-        && subtree_min(root) > seq
-    {
-        return NIL;
-    }
-    let b = block(root);
+fn first_from(root: u32, from: Key, upto: Upto) -> u32 {
+    let Upto::Seq(seq) = upto else { return lower_bound(root, from) };
+    let Some(b) = BLOCKS.get(root).filter(|b| b.min_seq() <= seq) else { return NIL };
     let (left, right) = b.children();
-    if key(root) >= from {
+    if key_of(b) >= from {
         let found = first_from(left, from, upto);
         if found != NIL {
             return found;
         }
-        if match upto {
-            Upto::Any => true,
-            Upto::Seq(seq) => b.seq() <= seq,
-        } {
+        if b.seq() <= seq {
             return root;
         }
     }
-    first_from(right, from, upto)
+    let found = first_from(right, from, upto);
+    if found == NIL {
+        refresh(b);
+    }
+    found
 }
 
 fn each(root: u32, visit: &mut impl FnMut(u32)) {
@@ -311,16 +268,19 @@ fn oldest_of_size(root: u32, size: u64, best: &mut u32) {
 }
 
 fn any_upto(root: u32, seq: u64) -> u32 {
-    let mut at = root;
-    while at != NIL && subtree_min(at) <= seq {
-        let b = block(at);
-        if b.seq() <= seq {
-            return at;
-        }
-        let (left, right) = b.children();
-        at = if subtree_min(left) <= seq { left } else { right };
+    let Some(b) = BLOCKS.get(root).filter(|b| b.min_seq() <= seq) else { return NIL };
+    if b.seq() <= seq {
+        return root;
     }
-    NIL
+    let (left, right) = b.children();
+    let found = match any_upto(left, seq) {
+        NIL => any_upto(right, seq),
+        found => found,
+    };
+    if found == NIL {
+        refresh(b);
+    }
+    found
 }
 
 impl Bins {
@@ -336,7 +296,12 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn insert_record(&mut self, node: u32, b: &Block) {
-        let size = b.size();
+        self.insert_sized(node, b, b.size());
+    }
+
+    /// The same, for one that has its size at hand as well.
+    #[inline(always)]
+    pub(crate) fn insert_sized(&mut self, node: u32, b: &Block, size: u64) {
         self.count += 1;
         self.bytes += size;
         b.be_leaf();
@@ -388,7 +353,7 @@ impl Bins {
                 }
                 continue;
             }
-            let node = first_from(root, (size, 0), upto);
+            let node = first_from(root, lowest_of(size), upto);
             if node != NIL {
                 return node;
             }
@@ -396,29 +361,29 @@ impl Bins {
         NIL
     }
 
-    /// Takes out the lowest block of exactly `size`.
+    /// Takes out the lowest block of exactly `size`, whose class is `c`.
     #[inline(always)]
-    pub(crate) fn take_exact(&mut self, size: u64) -> Option<Taken> {
-        let root = &mut self.roots[class_of(size)];
+    pub(crate) fn take_exact(&mut self, c: usize, size: u64) -> Option<Taken> {
+        let root = &mut self.roots[c];
         // What is no block has no record.
         let (node, b) = (*root, BLOCKS.get(*root)?);
         if !b.is_leaf() {
-            return self.take_exact_of_several(size);
+            return self.take_exact_of_several(c, size);
         }
         if b.size() != size {
             return None;
         }
         *root = NIL;
-        self.occupied.clear(class_of(size));
+        self.occupied.clear(c);
         self.count -= 1;
         self.bytes -= size;
         Some((node, b))
     }
 
     #[inline(never)]
-    fn take_exact_of_several(&mut self, size: u64) -> Option<Taken> {
-        let root = &mut self.roots[class_of(size)];
-        let node = lower_bound(*root, (size, 0));
+    fn take_exact_of_several(&mut self, c: usize, size: u64) -> Option<Taken> {
+        let root = &mut self.roots[c];
+        let node = lower_bound(*root, lowest_of(size));
         let b = BLOCKS.get(node)?;
         if b.size() != size {
             return None;
@@ -429,10 +394,9 @@ impl Bins {
         Some((node, b))
     }
 
-    /// Takes out [`Bins::best`] of all.
+    /// Takes out [`Bins::best`] of all for `size`, whose class is `c`.
     #[inline(always)]
-    pub(crate) fn take_best(&mut self, size: u64) -> Option<Taken> {
-        let mut c = class_of(size);
+    pub(crate) fn take_best(&mut self, mut c: usize, size: u64) -> Option<Taken> {
         loop {
             c = self.occupied.next(c)?;
             let root = &mut self.roots[c];
@@ -446,8 +410,7 @@ impl Bins {
                     self.bytes -= bytes;
                     return Some((node, b));
                 }
-            } else if let Some(node) = take_from(root, size) {
-                let b = block(node);
+            } else if let Some((node, b)) = take_from(root, size) {
                 self.count -= 1;
                 self.bytes -= b.size();
                 return Some((node, b));
@@ -459,7 +422,7 @@ impl Bins {
     /// The lowest acceptable block of exactly `size`.
     #[inline(always)]
     pub(crate) fn exact(&self, size: u64, upto: Upto) -> u32 {
-        let node = first_from(self.roots[class_of(size)], (size, 0), upto);
+        let node = first_from(self.roots[class_of(size)], lowest_of(size), upto);
         if node != NIL && block(node).size() == size { node } else { NIL }
     }
 
@@ -532,18 +495,18 @@ impl Bins {
             if (root != NIL) != self.occupied.has(c) {
                 return Err(format!("class {c}: bitmap and root disagree"));
             }
-            let mut last = (0, 0);
+            let mut last = 0;
             let mut wrong = None;
             each(root, &mut |node| {
                 let b = block(node);
                 let (left, right) = b.children();
-                if key(node) <= last || class_of(b.size()) != c {
+                if key_of(b) <= last || class_of(b.size()) != c {
                     wrong = Some(format!("class {c}: block {node} out of order"));
                 }
-                if b.min_seq() != min(b.seq(), min(subtree_min(left), subtree_min(right))) {
-                    wrong = Some(format!("class {c}: block {node} has a wrong subtree minimum"));
+                if b.min_seq() > min(b.seq(), min(subtree_min(left), subtree_min(right))) {
+                    wrong = Some(format!("class {c}: block {node} hides what is below it"));
                 }
-                last = key(node);
+                last = key_of(b);
                 count += 1;
                 bytes += b.size();
             });

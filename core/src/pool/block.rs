@@ -62,7 +62,7 @@ pub(crate) struct Block {
     stream: AtomicU64,
     /// Live: ready_seq. Free with one point: its sequence number.
     seq: AtomicU64,
-    /// Free, in a tree: the smallest `seq` of the subtree. Live: see [`Block::pass`]. Else 0 or of no meaning.
+    /// Free, in a tree: none of the subtree has a smaller `seq`. Live: see [`Block::pass`]. Else 0 or of no meaning.
     min_seq: AtomicU64,
 }
 
@@ -203,22 +203,17 @@ impl Block {
     pub(crate) fn merges(&self) -> bool {
         self.size_flags.load(Relaxed) & (FREE | RECENT) == FREE
     }
-    /// A recent block of the first entry of the pool in `pool_slot`, the pages' index of which names it, becomes the allocation of that
-    /// handle, for [`super::Reason::SameStream`], which is 0.
-    #[inline(always)]
-    pub(crate) fn revive(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
-        debug_assert!(self.size_flags() == size | RESTING);
-        self.serve(allocation, size, requested, pool_slot);
-    }
-    /// As [`Block::revive`], of any free block of the entry, which is in no structure.
+    /// A free block of the first entry of the pool in `pool_slot`, in no structure, which the pages' index names at its address,
+    /// becomes the allocation of that handle, for [`super::Reason::SameStream`], which is 0.
     #[inline(always)]
     pub(crate) fn serve(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
+        debug_assert!(self.size() == size && self.has(FREE) && self.has(INDEXED));
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
         self.set_size_flags(size, LIVE | INDEXED);
         self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
     }
-    /// It is free and recent again, as it was before [`Block::revive`]: its bytes.
+    /// The allocation of that way is free again, and recent: its bytes.
     #[inline(always)]
     pub(crate) fn rest(&self) -> u64 {
         let size = self.size();

@@ -2,26 +2,24 @@
 //!
 //! A class is a 32nd of a doubling: one size as long as sizes are whole units of alignment and below 64 of them.
 
-use std::cmp::min;
-
-/// Sizes from 16, the smallest alignment, to 2^47 bytes.
-pub(super) const CLASSES: usize = 43 * 32 + 1;
+/// A power of two, so that the lower bits of a number are a class. (Sizes from 16 bytes, the smallest alignment, to 2^47 take
+/// two thirds of them.)
+pub(super) const CLASSES: usize = 2048;
 /// Classes in words of bits.
-const WORDS: usize = CLASSES.div_ceil(64);
-const _: () = assert!(WORDS <= 32);
+const WORDS: usize = CLASSES / 64;
 
-/// The class of a size: sizes that are alike have the same, larger ones a higher. (A float's upper bits are the number of
-/// binary digits and the digits themselves, the first left out.) What is no block's size, as 0, has the last.
+/// The class of a size: sizes that are alike have the same, larger ones a higher; 0 has the first. (A float's upper bits are
+/// the number of binary digits and the digits themselves, the first left out.)
 #[inline(always)]
 pub(super) fn class_of(size: u64) -> usize {
-    const LEAST: u64 = (1023 + 4) << 5;
-    min(((size as i64 as f64).to_bits() >> (52 - 5)).wrapping_sub(LEAST) as usize, CLASSES - 1)
+    ((size as i64 as f64).to_bits() >> (52 - 5)) as usize % CLASSES
 }
 
-/// The same, and for 0 the first.
+/// The smallest size that is alike with `size`; 0 for 0.
 #[inline(always)]
-pub(super) fn class_from(size: u64) -> usize {
-    if size == 0 { 0 } else { class_of(size) }
+pub(super) fn least_alike(size: u64) -> u64 {
+    let low = (63 - (size | 1).leading_zeros()).saturating_sub(5);
+    size >> low << low
 }
 
 /// Which classes hold something.
@@ -51,6 +49,11 @@ impl Occupied {
             self.summary &= !(1 << (c / 64));
         }
     }
+    /// Whether there is one near `from` or later; `false` is sure.
+    #[inline(always)]
+    pub(super) fn may_have_from(&self, from: usize) -> bool {
+        self.summary >> (from / 64) != 0
+    }
     /// The first from `from` on.
     #[inline(always)]
     pub(super) fn next(&self, from: usize) -> Option<usize> {
@@ -59,7 +62,7 @@ impl Occupied {
         if bits != 0 {
             return Some(word * 64 + bits.trailing_zeros() as usize);
         }
-        let later = self.summary & (u32::MAX << (word + 1));
+        let later = self.summary & (u32::MAX - 1) << word;
         if later == 0 {
             return None;
         }
@@ -77,5 +80,22 @@ impl Occupied {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{class_of, least_alike};
+
+    #[test]
+    fn classes_ascend_and_begin_where_sizes_stop_being_alike() {
+        for step in 0..1 << 16 {
+            let size = (1u64 << (4 + step % 43)) + (step / 43) * 16;
+            let least = least_alike(size);
+            assert!(least <= size && class_of(least) == class_of(size));
+            assert!(class_of(least - 1) < class_of(size));
+        }
+        assert_eq!(class_of(1 << 47) - class_of(16), 43 * 32);
+        assert_eq!((least_alike(0), class_of(0)), (0, 0));
     }
 }

@@ -60,15 +60,15 @@ impl Recents {
         Some((index, b, generation))
     }
 
-    /// Takes out the block of exactly `size` bytes that was freed last, of the [`LOOK`] of its class that were, if `permit`
+    /// Takes out the block of exactly `size` bytes that was freed last, of the [`LOOK`] of its class `c` that were, if `permit`
     /// lets it. `Err`: it does not. The block says still that it is recent.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
+        c: usize,
         size: u64,
         permit: impl FnOnce(&'static Block) -> bool,
     ) -> Result<Option<(u32, &'static Block)>, ()> {
-        let c = class_of(size);
         match self.heads[c] {
             NIL => Ok(None),
             head => self.take_of_class(c, head, size, permit),
@@ -103,10 +103,14 @@ impl Recents {
         Ok(None)
     }
 
-    /// Whether there is one that is alike with `size` or larger.
+    /// Whether there is one of the class or a larger one.
     #[inline(always)]
-    pub(crate) fn has_from(&mut self, size: u64) -> bool {
-        let mut c = class_of(size);
+    pub(crate) fn has_from(&mut self, c: usize) -> bool {
+        self.occupied.may_have_from(c) && self.find_from(c)
+    }
+
+    #[inline(always)]
+    fn find_from(&mut self, mut c: usize) -> bool {
         while let Some(found) = self.occupied.next(c) {
             if self.heads[found] != NIL {
                 return true;

@@ -8,7 +8,7 @@
 use super::Reason;
 use super::bins::{Bins, Taken};
 use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
-use super::classes::class_from;
+use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
 use super::mapped::Mapping;
@@ -59,8 +59,8 @@ pub(crate) struct PoolCache {
     pub(crate) unit: u64,
     pub(crate) share: Arc<Share>,
     pub(crate) quick: Quick,
-    /// Bytes of room towards both the first entry's mark and the pool's, which its recent blocks take and give back without
-    /// more. Not 0 only while the hot path is open; whoever else looks at the room counts them there first.
+    /// Bytes of room towards both the first entry's mark and the pool's, which the stream's own blocks take and give back
+    /// without more. Not 0 only while the hot path is open; whoever else looks at the room counts them there first.
     pub(crate) ready: u64,
     /// The recent block of the first entry that was freed last.
     pub(crate) front: Front,
@@ -162,7 +162,7 @@ pub(crate) struct EntryCache {
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Share {
-    /// Those that the first entry's recent blocks served with ready room. Nothing else counts them.
+    /// Those that the stream's own blocks of the first entry served with ready room. Nothing else counts them.
     pub(crate) quick: AtomicU64,
     /// The other successful allocations.
     pub(crate) allocs: AtomicU64,
@@ -1317,7 +1317,7 @@ impl<'a> Slow<'a> {
             if holds {
                 few.push(stream);
                 if settle {
-                    own.settle(0, pool.unit_log2(), stream, stock);
+                    own.settle(stream, stock);
                 }
             } else {
                 (own.published, cache.quick) = (false, Quick::No);
@@ -1447,7 +1447,7 @@ impl<'a> Slow<'a> {
     /// Merges a stream's recent blocks.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
         let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
-        cache.entries[e].settle(0, stream, stock);
+        cache.entries[e].settle(stream, stock);
     }
 
     /// Used bytes towards a mark: the mark less all room.
@@ -1526,7 +1526,7 @@ impl EntryCache {
     #[cold]
     #[inline(never)]
     fn make_way(&mut self, me: StreamRef, stock: &mut Stock) {
-        self.settle(0, me, stock);
+        self.settle(me, stock);
         self.recents.get_or_insert_with(|| Box::new(Recents::new()));
     }
 
@@ -1536,42 +1536,30 @@ impl EntryCache {
         self.recents.as_ref().map_or(0, |recents| recents.count)
     }
 
-    /// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other.
-    ///
-    /// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
-    /// without a size; only then its record is free.
-    #[inline(never)]
-    pub(crate) fn settle(&mut self, from: u64, me: StreamRef, stock: &mut Stock) {
-        let EntryCache { recents: Some(recents), bins, counts, .. } = self else { return };
-        let first = class_from(from);
-        let mut c = first;
-        while recents.count > 0
-            && let Some((class, mut at)) = recents.take_chain(c)
+    /// Merges all recent blocks: they are the stream's own like any other.
+    pub(crate) fn settle(&mut self, me: StreamRef, stock: &mut Stock) {
+        if let EntryCache { recents: Some(recents), bins, counts, .. } = self
+            && recents.count > 0
         {
-            let bins = bins.get_or_insert_with(new_bins);
-            while at != NIL {
-                let b = block(at);
-                let next = b.link();
-                recents.count -= 1;
-                match b.size() {
-                    0 => stock.give_record(at, b),
-                    _ => counts.merges += settle_one(at, b, me, first, bins, stock),
-                }
-                at = next;
-            }
-            c = class + 1;
+            give_way(recents, 0, bins.get_or_insert_with(new_bins), counts, me, stock);
         }
     }
 
     /// Takes the stream's own block for `need` out of its structure, if there is one.
     pub(crate) fn take_own(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> u32 {
         if let Some(recents) = &mut self.recents
-            && let Ok(Some((index, b))) = recents.take(need, |_| true)
+            && let Ok(Some((index, b))) = recents.take(class_of(need), need, |_| true)
         {
             b.drop_flag(RECENT);
             return index;
         }
-        self.take_settled(need, me, stock).map_or(NIL, |(index, _)| index)
+        let EntryCache { recents, bins, counts, .. } = self;
+        let bins = bins.get_or_insert_with(new_bins);
+        let found = match self.exact {
+            true => bins.take_exact(class_of(need), need),
+            false => take_settled(recents.as_deref_mut(), bins, counts, class_of(need), need, me, stock),
+        };
+        found.map_or(NIL, |(index, _)| index)
     }
 
     /// Takes the stream's own block for `need` out of its structure, in an entry whose blocks are carved, and cuts it.
@@ -1584,23 +1572,25 @@ impl EntryCache {
         stock: &mut Stock,
         mut permit: impl FnMut(&mut Room, &'static Block) -> bool,
     ) -> Option<Taken> {
-        let EntryCache { recents, room, .. } = self;
+        let EntryCache { recents, bins, room, counts, .. } = self;
+        let c = class_of(need);
         if let Some(recents) = recents
-            && let Some(found) = recents.take(need, |b| permit(room, b)).ok()?
+            && let Some(found) = recents.take(c, need, |b| permit(room, b)).ok()?
         {
             return Some(found);
         }
-        let (index, b) = self.take_carved(need, me, stock)?;
-        let bins = self.bins.as_mut()?;
-        if !permit(&mut self.room, b) {
+        let bins = &mut **bins.get_or_insert_with(new_bins);
+        let (index, b) = take_settled(recents.as_deref_mut(), bins, counts, c, need, me, stock)?;
+        if !permit(room, b) {
             bins.insert_record(index, b);
             return None;
         }
+        let over = b.size() - need;
         match cut(index, b, need, stock) {
             Ok(None) => {}
             Ok(Some((rest, r))) => {
-                bins.insert_record(rest, r);
-                self.counts.splits += 1;
+                bins.insert_sized(rest, r, over);
+                counts.splits += 1;
             }
             Err(()) => {
                 bins.insert_record(index, b);
@@ -1610,41 +1600,63 @@ impl EntryCache {
         note_start(index, b);
         Some((index, b))
     }
+}
 
-    /// Takes out the best for `need` of the stream's own blocks that are not recent; recent ones give way as far as it takes.
-    #[inline(always)]
-    pub(crate) fn take_settled(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
-        match self.exact {
-            true => self.bins.as_mut()?.take_exact(need),
-            false => self.take_carved(need, me, stock),
-        }
+/// Takes out the best for `need`, of class `c`, of a stream's own blocks that are not recent; recent ones give way as far as
+/// it takes.
+#[inline(always)]
+fn take_settled(
+    recents: Option<&mut Recents>,
+    bins: &mut Bins,
+    counts: &mut Counts,
+    c: usize,
+    need: u64,
+    me: StreamRef,
+    stock: &mut Stock,
+) -> Option<Taken> {
+    let Some(recents) = recents.filter(|recents| recents.count > 0) else { return bins.take_best(c, need) };
+    if let Some(exact) = bins.take_exact(c, need) {
+        return Some(exact);
     }
+    if recents.has_from(c) {
+        give_way(recents, need, bins, counts, me, stock);
+    }
+    if let Some(best) = bins.take_best(c, need) {
+        return Some(best);
+    }
+    if recents.count == 0 {
+        return None;
+    }
+    give_way(recents, 0, bins, counts, me, stock);
+    bins.take_best(c, need)
+}
 
-    #[inline(always)]
-    fn take_carved(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
-        if let Some(recents) = &mut self.recents
-            && recents.count > 0
-        {
-            if let Some(bins) = &mut self.bins
-                && let Some(exact) = bins.take_exact(need)
-            {
-                return Some(exact);
+/// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other.
+///
+/// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
+/// without a size; only then its record is free.
+#[inline(never)]
+fn give_way(recents: &mut Recents, from: u64, bins: &mut Bins, counts: &mut Counts, me: StreamRef, stock: &mut Stock) {
+    let least = least_alike(from);
+    let (mut left, mut merges) = (recents.count, 0);
+    let mut c = class_of(from);
+    while left > 0
+        && let Some((class, mut at)) = recents.take_chain(c)
+    {
+        while at != NIL {
+            let b = block(at);
+            let next = b.link();
+            left -= 1;
+            match b.size() {
+                0 => stock.give_record(at, b),
+                _ => merges += settle_one(at, b, me, least, bins, stock),
             }
-            if recents.has_from(need) {
-                self.settle(need, me, stock);
-            }
+            at = next;
         }
-        if let Some(bins) = &mut self.bins
-            && let Some(best) = bins.take_best(need)
-        {
-            return Some(best);
-        }
-        if self.recents() == 0 {
-            return None;
-        }
-        self.settle(0, me, stock);
-        self.bins.as_mut()?.take_best(need)
+        c = class + 1;
     }
+    recents.count = left;
+    counts.merges += merges;
 }
 
 #[cold]
@@ -1681,13 +1693,13 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
 }
 
 /// Merges a recent block, which is out of its chain, with its neighbours, and puts it into `bins`, or leaves it to one that
-/// settles later. Those of classes from `first` on settle together. Returns how often it merged.
+/// settles later. Those of at least `least` bytes settle together. Returns how often it merged.
 #[inline(always)]
 fn settle_one(
     mut index: u32,
     mut b: &'static Block,
     me: StreamRef,
-    first: usize,
+    least: u64,
     bins: &mut Bins,
     stock: &mut Stock,
 ) -> u64 {
@@ -1704,7 +1716,7 @@ fn settle_one(
         if n.merges() {
             bins.remove_record(next, n);
             absorb(index, b, next, n, stock);
-        } else if class_from(n.size()) >= first {
+        } else if n.size() >= least {
             absorb_in_chain(index, b, n);
         } else {
             break;
@@ -1722,7 +1734,7 @@ fn settle_one(
             absorb(prev, p, index, b, stock);
             (index, b) = (prev, p);
             merges += 1;
-        } else if class_from(p.size()) >= first {
+        } else if p.size() >= least {
             absorb(prev, p, index, b, stock);
             return merges + 1;
         } else {
