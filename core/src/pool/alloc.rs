@@ -2,12 +2,12 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, INDEXED, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block, live_flags, pass,
+    Block, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block, live_flags, pass,
 };
 use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
-use super::page::{note_start, page};
+use super::page::{self, page};
 use super::registry::POOLS;
 use super::state::{
     Caches, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
@@ -959,9 +959,6 @@ impl Request<'_> {
         let b = block(index);
         let bytes = b.size();
         let generation = b.generation() + 1;
-        if pool.entries[e].carves() {
-            note_start(index, b);
-        }
         let mut flags = live_flags(found.reason as u64, self.align_log2);
         if let Some(name) = self.name {
             pool.names.lock().insert(index, name.to_owned());
@@ -1129,11 +1126,11 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
     let fresh = shared.stock.take()?;
     let (o, n) = (block(old), block(fresh));
     n.set_addr(o.addr());
-    n.set_size_flags(o.size(), o.flags() & !INDEXED);
     n.set_stream(o.stream());
     n.set_seq(o.seq());
     n.set_page(o.page());
     n.set_next(o.next());
+    n.set_size_flags_last(o.size(), o.flags());
     if o.next() != NIL {
         block(o.next()).set_prev(fresh);
     }
@@ -1142,7 +1139,7 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
         let left = o.prev();
         n.set_prev(left);
         if left == NIL {
-            home.first.store(fresh, Relaxed);
+            home.set_first(o.addr(), fresh);
             break;
         }
         let owner = block(left).stream();
@@ -1152,6 +1149,9 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
         let l = block(left);
         if l.stream() == owner && l.page() == o.page() && l.end() == o.addr() && l.next() == old {
             l.set_next(fresh);
+            if page::apart(l.addr(), o.addr()) {
+                home.set_first(o.addr(), fresh);
+            }
             break;
         }
         std::thread::yield_now();

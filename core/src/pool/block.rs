@@ -12,7 +12,10 @@ use crate::error::Result;
 use crate::handle::{self, AllocationId};
 use crate::order::StreamRef;
 use crate::slab::Slab;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// No block.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -38,12 +41,10 @@ const ALIGN_SHIFT: u32 = 56;
 const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
 /// Sizes are multiples of 16, the smallest alignment.
 const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
-/// The page's index names this record at its address. Stays with the record, live or free.
-pub(crate) const INDEXED: u64 = 1;
 /// Free, one of its stream's recent blocks: not to be merged with.
 pub(crate) const RECENT: u64 = 8;
 /// All flags of a recent block.
-pub(crate) const RESTING: u64 = FREE | RECENT | INDEXED;
+pub(crate) const RESTING: u64 = FREE | RECENT;
 pub(crate) const LIVE: u64 = 2;
 pub(crate) const FREE: u64 = 4;
 
@@ -84,11 +85,24 @@ macro_rules! field {
 impl Block {
     field!(addr, set_addr, addr, u64);
     field!(prev, set_prev, prev, u32);
-    field!(next, set_next, next, u32);
     field!(page, set_page, page, u32);
     field!(generation, set_generation, generation, u32);
     field!(seq, set_seq, seq, u64);
     field!(min_seq, set_min_seq, min_seq, u64);
+
+    #[inline(always)]
+    pub(crate) fn next(&self) -> u32 {
+        self.next.load(Relaxed)
+    }
+    /// The link, read by who holds no lock: leads to a block that is complete.
+    #[inline(always)]
+    pub(crate) fn next_acquire(&self) -> u32 {
+        self.next.load(Acquire)
+    }
+    #[inline(always)]
+    pub(crate) fn set_next(&self, next: u32) {
+        self.next.store(next, Release)
+    }
 
     /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot that
     /// of its pool. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, another than the
@@ -176,15 +190,26 @@ impl Block {
         debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
         self.size_flags.store(size | flags, Relaxed)
     }
+    /// The same, as the last of what makes a record that was given out a block: who reads the size sees the rest too.
+    #[inline(always)]
+    pub(crate) fn set_size_flags_last(&self, size: u64, flags: u64) {
+        debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
+        self.size_flags.store(size | flags, Release)
+    }
+    /// The size, read before all else of the record.
+    #[inline(always)]
+    pub(crate) fn size_acquire(&self) -> u64 {
+        self.size_flags.load(Acquire) & SIZE_MASK
+    }
     /// Size and flags in one word.
     #[inline(always)]
     pub(crate) fn size_flags(&self) -> u64 {
         self.size_flags.load(Relaxed)
     }
-    /// All flags at once but [`INDEXED`], which stays.
+    /// All flags at once.
     #[inline(always)]
     pub(crate) fn set_flags(&self, flags: u64) {
-        self.size_flags.store(self.size_flags.load(Relaxed) & (SIZE_MASK | INDEXED) | flags, Relaxed)
+        self.size_flags.store(self.size_flags.load(Relaxed) & SIZE_MASK | flags, Relaxed)
     }
     #[inline(always)]
     pub(crate) fn flags(&self) -> u64 {
@@ -203,21 +228,20 @@ impl Block {
     pub(crate) fn merges(&self) -> bool {
         self.size_flags.load(Relaxed) & (FREE | RECENT) == FREE
     }
-    /// A free block of the first entry of the pool in `pool_slot`, in no structure, which the pages' index names at its address,
-    /// becomes the allocation of that handle, for [`super::Reason::SameStream`], which is 0.
+    /// A free block of the first entry of the pool in `pool_slot`, in no structure, becomes the allocation of that handle, for
+    /// [`super::Reason::SameStream`], which is 0.
     #[inline(always)]
     pub(crate) fn serve(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
-        debug_assert!(self.size() == size && self.has(FREE) && self.has(INDEXED));
+        debug_assert!(self.size() == size && self.has(FREE));
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
-        self.set_size_flags(size, LIVE | INDEXED);
+        self.set_size_flags(size, LIVE);
         self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
     }
     /// The allocation of that way is free again, and recent: its bytes.
     #[inline(always)]
     pub(crate) fn rest(&self) -> u64 {
         let size = self.size();
-        debug_assert!(self.has(INDEXED));
         self.set_size_flags(size, RESTING);
         self.set_pass(0);
         size

@@ -14,13 +14,15 @@ use crate::rules;
 use crate::runtime::native;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Makes a page known, with one block all over it, whose size, flags and domain are set. Under the slow lock.
+/// Makes a page known, with one block of `size` bytes all over it, whose domain is set. Under the slow lock.
+#[allow(clippy::too_many_arguments)]
 pub(super) fn enter_page(
     shared: &mut PoolShared,
     pool: &Pool,
     e: usize,
     slot: u32,
     index: u32,
+    (size, flags): (u64, u64),
     address: u64,
     grant: Grant,
 ) {
@@ -38,7 +40,8 @@ pub(super) fn enter_page(
     b.set_page(slot);
     b.set_prev(NIL);
     b.set_next(NIL);
-    record.first.store(index, Relaxed);
+    b.set_size_flags_last(size, flags);
+    record.set_first(address, index);
     device.by_address.write().insert(address, slot);
     if grant.pointer != 0 {
         device.by_pointer.write().insert(grant.pointer, slot);
@@ -128,7 +131,7 @@ impl Request<'_> {
             drop(shared);
             drop(slow);
             if let Ok((slot, grant)) = answer {
-                page::close(slot, device.options.alignment);
+                page::close(slot);
                 let _ = device.source.release(grant, bytes);
             }
             return Err(handle::gone(handle::Kind::Pool, pool.id.0));
@@ -153,9 +156,8 @@ impl Request<'_> {
         let mut shared = pool.shared.lock();
         let b = block(index);
         let whole = if entry.kind == Kind::Direct { self.need } else { bytes };
-        b.set_size_flags(whole, FREE | UNUSED);
         b.set_stream(OBSERVED);
-        enter_page(&mut shared, pool, e, slot, index, address, grant);
+        enter_page(&mut shared, pool, e, slot, index, (whole, FREE | UNUSED), address, grant);
         release::list_empty(pool, e, slot);
         match self.now(&mut slow) {
             Ok(_) => self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Fresh }),

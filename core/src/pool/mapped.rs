@@ -727,11 +727,10 @@ impl Request<'_> {
             tally.ranges.fetch_add(1, Relaxed);
         }
         let b = block(index);
-        b.set_size_flags(bytes, VACANT);
         b.set_stream(HOST);
         let pointer = grant.pointer;
         let mut shared = pool.shared.lock();
-        enter_page(&mut shared, pool, e, slot, index, address, grant);
+        enter_page(&mut shared, pool, e, slot, index, (bytes, VACANT), address, grant);
         let own = &mut shared.entries[e];
         own.mapped.vacant.insert((address, index));
         let range = Range { page: slot, base: address, bytes, pointer, places: Vec::new(), since: Vec::new() };
@@ -1356,7 +1355,7 @@ pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<P
         shared.entries[e].pages.remove(&range.page);
         pool.empties[e].lock().retain(|&slot| slot != range.page);
         let grant = device.granted.lock().grants.remove(&range.page).unwrap_or_default();
-        page::close(range.page, device.options.alignment);
+        page::close(range.page);
         device.source.unreserve(grant, range.bytes);
     }
 }

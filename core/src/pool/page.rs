@@ -1,21 +1,24 @@
-//! Pages: what a device granted, who it belongs to, and which block starts where in it.
+//! Pages: what a device granted, who it belongs to, and which block holds an address of it.
 //!
-//! The start index of a carved page serves pointer look-ups: per alignment unit the block that was last allocated from
-//! there, in chunks. A chunk with one block that starts in it is that block's number alone; its list is made when a second
-//! one comes. Only an allocation writes the index, so what has merged since is still named: entries are checked when read,
-//! never trusted. An inner pointer looks back for the last start that still is one; a
-//! free block that never was an allocation is found from the block before it.
+//! A block is found by walking from neighbour to neighbour, from a start that is known and not far before the address. Known
+//! is the block that starts first in each *region* of a page: a word a region, however many blocks there are, which a cut or
+//! a merge has to keep only where the border of a region lies between the two blocks. In a region where a look-up had far to
+//! walk it leaves *waypoints* for the next: for each part of the region a block that starts there. They are hints, checked
+//! when they are read, never trusted; who never looks a pointer up has none.
+//!
+//! Look-ups take no lock. At any moment the links to the right lead from the first block of a region past every block that
+//! stays as it is. A record that becomes another block's under a look-up's feet is noticed, and the walk begins again.
 
-use super::block::{Block, INDEXED, LIVE, NIL, block};
+use super::block::{BLOCKS, LIVE, NIL, block};
 use crate::slab::Slab;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::mem::size_of;
-use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
+    fence,
 };
 
 /// Every page of the process.
@@ -25,279 +28,145 @@ pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
 static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 
 /// Shape → page slots.
-type Spare = HashMap<u64, Vec<u32>>;
+type Spare = HashMap<u32, Vec<u32>>;
 
-/// Units a chunk covers: 32 KiB of a page at 512-byte alignment, for 12 bytes of index, and 256 more where it has a list.
-const CHUNK: usize = 64;
+/// A region has 2 MiB of addresses, and begins at a multiple of that.
+const REGION_LOG2: u32 = 21;
+pub(crate) const REGION: usize = 1 << REGION_LOG2;
 
-/// Up to how many units a page is indexed by one list of chunks (1 GiB at 512-byte alignment); up to how many by lists that
-/// are made as needed (16 TiB); beyond, by a sorted map, whose cost follows the blocks and not the page.
-const CHUNKED_UNITS: u64 = 1 << 21;
-const WIDE_UNITS: u64 = 1 << 35;
+/// Regions of one list: 1 GiB.
+const LIST: usize = 512;
 
-/// Units of one list of a [`Wide`] index: 128 MiB at 512-byte alignment.
-const LIST_UNITS: usize = 1 << 18;
+/// A walk of more steps leaves waypoints, for parts of about so many blocks.
+const FAR: u64 = 16;
+const BLOCKS_A_PART: u64 = 8;
 
-/// Written by a block's domain without a lock or an atomic exchange: a unit belongs to the block that covers it.
-struct Chunk([AtomicU32; CHUNK]);
+/// How often a walk begins again because blocks changed under its feet. Each time needs a change in the very step, or one
+/// that is not done yet.
+const ATTEMPTS: u32 = 1 << 16;
 
-impl Default for Chunk {
-    fn default() -> Self {
-        Chunk([const { AtomicU32::new(NIL) }; CHUNK])
-    }
-}
-
-/// Which block starts where in one page.
-#[derive(Default)]
-pub(crate) struct PageIndex {
-    base: AtomicU64,
-    unit_log2: AtomicU32,
-    kind: OnceLock<Kind>,
-}
-
-enum Kind {
-    Chunked(Chunked),
-    Wide(Wide),
-    Sorted(Mutex<BTreeMap<u64, u32>>),
-}
-
-struct Chunked {
-    chunks: Box<[OnceBox<Chunk>]>,
-    /// By chunk: the one block that starts in it, or the first of several. Stays while that block starts there.
-    lone: Box<[AtomicU32]>,
-    /// A bit per chunk that ever had a start, so that looking back over a large block is quick.
-    made: Box<[AtomicU64]>,
-}
-
-impl Chunked {
-    fn new(units: u64) -> Chunked {
-        let chunks = units.div_ceil(CHUNK as u64);
-        Chunked {
-            chunks: (0..chunks).map(|_| OnceBox::new()).collect(),
-            lone: (0..chunks).map(|_| AtomicU32::new(NIL)).collect(),
-            made: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
-    #[inline(always)]
-    fn mark(&self, at: usize) {
-        let (word, bit) = (&self.made[at / 64], 1 << (at % 64));
-        if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, Relaxed);
-        }
-    }
-    /// `start_of` tells where a block starts, if it does in this list.
-    #[inline(always)]
-    fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
-        let at = unit / CHUNK;
-        let Some(place) = self.chunks.get(at) else { return };
-        let chunk = match place.get() {
-            Some(chunk) => chunk,
-            None => {
-                let Some(lone) = self.lone.get(at) else { return };
-                let now = lone.load(Acquire);
-                let gone = now == NIL || start_of(now).is_none_or(|start| start / CHUNK != at || start == unit);
-                if gone && lone.compare_exchange(now, index, Release, Relaxed).is_ok() {
-                    self.mark(at);
-                    return;
-                }
-                Chunked::make(place)
-            }
-        };
-        chunk.0[unit % CHUNK].store(index, Relaxed);
-        self.mark(at);
-    }
-    #[cold]
-    #[inline(never)]
-    fn make(place: &OnceBox<Chunk>) -> &Chunk {
-        place.get_or_init(Box::default)
-    }
-    /// The last chunk at or before `at` that was ever made.
-    fn last_made(&self, at: usize) -> Option<usize> {
-        let mut word = at / 64;
-        let mut bits = self.made.get(word)?.load(Relaxed) & (u64::MAX >> (63 - at % 64));
-        while bits == 0 {
-            word = word.checked_sub(1)?;
-            bits = self.made[word].load(Relaxed);
-        }
-        Some(word * 64 + 63 - bits.leading_zeros() as usize)
-    }
-    /// The last block that starts at or before `unit`, of those that still start where they did.
-    fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
-        let mut at = unit / CHUNK;
-        let mut within = unit % CHUNK;
-        loop {
-            let made = self.last_made(at)?;
-            if made != at {
-                (at, within) = (made, CHUNK - 1);
-            }
-            let good = |index: u32, from: usize| {
-                index != NIL && start_of(index).is_some_and(|start| (from..=at * CHUNK + within).contains(&start))
-            };
-            let lone = Some(self.lone[at].load(Acquire)).filter(|&lone| good(lone, at * CHUNK));
-            let lone_start = lone.and_then(&start_of).unwrap_or(at * CHUNK);
-            if let Some(chunk) = self.chunks[at].get() {
-                // What starts after the lone one.
-                let after = lone_start - at * CHUNK;
-                for (place, start) in chunk.0.iter().enumerate().take(within + 1).skip(after).rev() {
-                    let start = start.load(Relaxed);
-                    if start != NIL && start_of(start) == Some(at * CHUNK + place) {
-                        return Some(start);
-                    }
-                }
-            }
-            if lone.is_some() {
-                return lone;
-            }
-            at = at.checked_sub(1)?;
-            within = CHUNK - 1;
-        }
-    }
-    fn each_made(&self, mut visit: impl FnMut(&Chunk)) {
-        for (word, bits) in self.made.iter().enumerate() {
-            let mut bits = bits.load(Relaxed);
-            while bits != 0 {
-                if let Some(chunk) = self.chunks[word * 64 + bits.trailing_zeros() as usize].get() {
-                    visit(chunk);
-                }
-                bits &= bits - 1;
-            }
-        }
-    }
-}
-
-/// The index of a page so large that most of it may never be touched.
-struct Wide(Box<[OnceBox<Chunked>]>);
-
-/// Where a block starts in one list of a [`Wide`] index.
+/// Whether the border of a region lies between two starts.
 #[inline(always)]
-fn within_list(number: usize, start_of: impl Fn(u32) -> Option<usize>) -> impl Fn(u32) -> Option<usize> {
-    move |index| start_of(index)?.checked_sub(number * LIST_UNITS).filter(|&start| start < LIST_UNITS)
+pub(crate) fn apart(low: u64, high: u64) -> bool {
+    (low ^ high) >> REGION_LOG2 != 0
 }
 
-impl Wide {
-    fn new(units: u64) -> Wide {
-        Wide((0..units.div_ceil(LIST_UNITS as u64)).map(|_| OnceBox::new()).collect())
+/// The regions of a page, in lists; made when the second region has a start, or the first look-up had far to walk.
+struct Table(Box<[OnceBox<List>]>);
+
+/// Written by the domain of the block that lies over a region's beginning, under its lock.
+struct List {
+    /// By region: the block that starts first in it; of no meaning where none does. Of a page's first region the page says so
+    /// itself.
+    firsts: Box<[AtomicU32]>,
+    /// By region, where a look-up ever had far to walk.
+    waypoints: OnceBox<Box<[OnceBox<Waypoints>]>>,
+}
+
+/// By part of a region, all of which are of one size: a block that started there. Written by look-ups.
+struct Waypoints {
+    starts: Box<[AtomicU32]>,
+    /// For smaller parts, where blocks have become so small that a walk within a part is long.
+    finer: OnceBox<Waypoints>,
+}
+
+fn nothing(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(NIL)).collect()
+}
+
+impl Table {
+    fn new(regions: usize) -> Table {
+        Table((0..regions.div_ceil(LIST)).map(|_| OnceBox::new()).collect())
     }
-    #[inline(always)]
-    fn set(&self, unit: usize, index: u32, start_of: impl Fn(u32) -> Option<usize>) {
-        let number = unit / LIST_UNITS;
-        if let Some(place) = self.0.get(number) {
-            let list = place.get().unwrap_or_else(|| Wide::make(place));
-            list.set(unit % LIST_UNITS, index, within_list(number, start_of));
-        }
-    }
-    #[cold]
-    #[inline(never)]
-    fn make(place: &OnceBox<Chunked>) -> &Chunked {
-        place.get_or_init(|| Box::new(Chunked::new(LIST_UNITS as u64)))
-    }
-    fn last_start(&self, unit: usize, start_of: impl Fn(u32) -> Option<usize>) -> Option<u32> {
-        let lists = self.0.get(..=unit / LIST_UNITS)?;
-        let mut within = unit % LIST_UNITS;
-        for (number, list) in lists.iter().enumerate().rev() {
-            let start_of = within_list(number, &start_of);
-            if let Some(start) = list.get().and_then(|list| list.last_start(within, start_of)) {
-                return Some(start);
-            }
-            within = LIST_UNITS - 1;
-        }
-        None
-    }
-    fn each_list(&self) -> impl Iterator<Item = &Chunked> {
+    fn lists(&self) -> impl Iterator<Item = &List> {
         self.0.iter().filter_map(|list| list.get())
     }
-}
-
-impl Chunked {
     fn reset(&self) {
-        for lone in &self.lone {
-            lone.store(NIL, Relaxed);
+        for list in self.lists() {
+            let starts = list.ways().flat_map(|ways| &ways.starts);
+            list.firsts.iter().chain(starts).for_each(|known| known.store(NIL, Relaxed));
         }
-        self.each_made(|chunk| {
-            for start in &chunk.0 {
-                start.store(NIL, Relaxed);
-            }
-        });
     }
     fn bytes(&self) -> usize {
-        let mut made = 0;
-        self.each_made(|_| made += 1);
-        self.chunks.len() * (size_of::<OnceBox<Chunk>>() + size_of::<u32>()) + made * size_of::<Chunk>()
+        let of_list = |list: &List| {
+            let ways: usize = list.ways().map(|ways| size_of::<Waypoints>() + size_of_val(&*ways.starts)).sum();
+            size_of::<List>()
+                + size_of_val(&*list.firsts)
+                + list.waypoints.get().map_or(0, |regions| size_of_val(&**regions))
+                + ways
+        };
+        size_of::<Table>() + size_of_val(&*self.0) + self.lists().map(of_list).sum::<usize>()
     }
 }
 
-impl PageIndex {
-    #[inline(always)]
-    fn unit(&self, addr: u64) -> u64 {
-        // Wraps for a reader that races with the page's reuse; what it finds is checked.
-        addr.wrapping_sub(self.base.load(Relaxed)) >> self.unit_log2.load(Relaxed)
+impl List {
+    fn new(regions: usize) -> Box<List> {
+        Box::new(List { firsts: nothing(regions), waypoints: OnceBox::new() })
     }
-    /// Where a block starts in the page whose slot is `slot` and whose index this is, if it is one of its blocks.
-    #[inline(always)]
-    fn start_of(&self, slot: u32) -> impl Fn(u32) -> Option<usize> {
-        let (base, unit_log2) = (self.base.load(Relaxed), self.unit_log2.load(Relaxed));
-        move |index| {
-            let b = block(index);
-            // A record that is part of another block now has no size.
-            (b.page() == slot && b.size() != 0).then(|| (b.addr().wrapping_sub(base) >> unit_log2) as usize)
-        }
+    /// Of all regions and all sizes of parts.
+    fn ways(&self) -> impl Iterator<Item = &Waypoints> {
+        let regions = self.waypoints.get().into_iter().flatten();
+        regions.filter_map(|ways| ways.get()).flat_map(Waypoints::levels)
     }
-    /// A block of the page that is being allocated starts at `addr`.
-    #[inline(never)]
-    fn set(&self, slot: u32, addr: u64, index: u32) {
-        let unit = self.unit(addr);
-        match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.set(unit as usize, index, self.start_of(slot)),
-            Some(Kind::Wide(wide)) => wide.set(unit as usize, index, self.start_of(slot)),
-            Some(Kind::Sorted(map)) => {
-                map.lock().insert(unit, index);
-            }
-            None => {}
-        }
+    /// The block that starts first in a region, in which `addr` lies.
+    fn first(&self, slot: u32, at: usize, addr: u64) -> Option<Seen> {
+        let first = seen(slot, self.firsts[at].load(Acquire))?;
+        (!apart(first.start, addr)).then_some(first)
     }
-    /// The block that starts at or last before `addr`, as far as known, of those that still start where they did.
-    fn last_start(&self, slot: u32, addr: u64) -> Option<u32> {
-        let start_of = self.start_of(slot);
-        let unit = self.unit(addr);
-        match self.kind.get()? {
-            Kind::Chunked(chunked) => chunked.last_start(unit as usize, start_of),
-            Kind::Wide(wide) => wide.last_start(unit as usize, start_of),
-            Kind::Sorted(map) => map
-                .lock()
-                .range(..=unit)
-                .rev()
-                .find(|&(&unit, &index)| start_of(index) == Some(unit as usize))
-                .map(|(_, &index)| index),
-        }
+}
+
+impl Waypoints {
+    fn new(parts: u64) -> Box<Waypoints> {
+        Box::new(Waypoints { starts: nothing(parts.next_power_of_two() as usize), finer: OnceBox::new() })
     }
-    fn reset(&self) {
-        match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.reset(),
-            Some(Kind::Wide(wide)) => wide.each_list().for_each(Chunked::reset),
-            Some(Kind::Sorted(map)) => map.lock().clear(),
-            None => {}
-        }
+    fn part_log2(&self) -> u32 {
+        REGION_LOG2 - self.starts.len().ilog2()
     }
-    /// Bytes the index takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        match self.kind.get() {
-            Some(Kind::Chunked(chunked)) => chunked.bytes() as u64,
-            Some(Kind::Wide(wide)) => {
-                let lists: usize = wide.each_list().map(Chunked::bytes).sum();
-                (wide.0.len() * size_of::<OnceBox<Chunked>>() + lists) as u64
-            }
-            Some(Kind::Sorted(map)) => (map.lock().len() * size_of::<(u64, u32)>()) as u64,
-            None => 0,
-        }
+    /// The coarsest first.
+    fn levels(&self) -> impl Iterator<Item = &Waypoints> {
+        std::iter::successors(Some(self), |ways| ways.finer.get())
     }
+    /// The last that is `good`, in the region that begins at `begin`, of the parts up to that of `addr`.
+    fn last(&self, begin: u64, addr: u64, good: &impl Fn(&AtomicU32) -> Option<Seen>) -> Option<Seen> {
+        self.finer.get().and_then(|finer| finer.last(begin, addr, good)).or_else(|| {
+            let part_log2 = self.part_log2();
+            let parts = ((addr - begin) >> part_log2).min(self.starts.len() as u64 - 1) as usize + 1;
+            let here = |(part, way)| good(way).filter(|at| at.start >> part_log2 == (begin >> part_log2) + part as u64);
+            self.starts.iter().enumerate().take(parts).rev().find_map(here)
+        })
+    }
+}
+
+/// A block as it was seen at one moment.
+#[derive(Clone, Copy, PartialEq)]
+struct Seen {
+    index: u32,
+    start: u64,
+    end: u64,
+}
+
+/// Blocks changed while they were walked along.
+struct Changed;
+
+/// The block of the page in `slot` that `index` names, if it is one.
+#[inline(always)]
+fn seen(slot: u32, index: u32) -> Option<Seen> {
+    let b = BLOCKS.get(index)?;
+    // The size of a record that is given back becomes 0 before it gets another address, and another size after that.
+    let size = b.size_acquire();
+    let (start, home) = (b.addr(), b.page());
+    fence(Acquire);
+    (size != 0 && b.size() == size && home == slot).then(|| Seen { index, start, end: start.wrapping_add(size) })
 }
 
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Page {
     pub(crate) base: AtomicU64,
     pub(crate) bytes: AtomicU64,
     /// What the host or a kernel uses; 0 if the page cannot be accessed.
     pub(crate) pointer: AtomicU64,
+    table: OnceBox<Table>,
     pub(crate) pool: AtomicU32,
     pub(crate) entry: AtomicU32,
     pub(crate) device_uid: AtomicU32,
@@ -306,10 +175,13 @@ pub(crate) struct Page {
     pub(crate) legacy: AtomicU32,
     /// The block at the page's base.
     pub(crate) first: AtomicU32,
-    pub(crate) index: PageIndex,
+    /// See [`shape`].
+    shape: AtomicU32,
     /// What changes while blocks come and go, apart from what does not.
     pub(crate) rest: Rest,
 }
+
+const _: () = assert!(size_of::<Page>() == 128);
 
 /// When a page was last found without a live block.
 #[derive(Default)]
@@ -326,40 +198,28 @@ pub(crate) fn page(slot: u32) -> &'static Page {
     PAGES.at(slot)
 }
 
-/// What a page's index is made for: 0 for none, else units rounded up to a power of two (so that pages of all sizes share
-/// few shapes, and what is kept for reuse stays within what was in use at once), `u64::MAX` for a sorted one.
-fn shape(units: u64) -> u64 {
-    match units {
-        0 => 0,
-        1..=WIDE_UNITS => units.next_power_of_two().max(CHUNK as u64),
-        _ => u64::MAX,
-    }
+/// What a page's index is made for, which a slot keeps: 0 for none, else log2 of the blocks' alignment, and above it log2 of
+/// the regions, rounded up (so that pages of all sizes share few shapes, and what is kept for reuse stays within what was in
+/// use at once).
+fn shape(base: u64, bytes: u64, unit: u64) -> u32 {
+    let Some(unit_log2) = unit.checked_ilog2() else { return 0 };
+    let regions = ((base + bytes.max(1) - 1) >> REGION_LOG2) - (base >> REGION_LOG2) + 1;
+    regions.next_power_of_two().ilog2() << 8 | unit_log2
 }
 
 /// A slot for a page of `bytes`; `unit` is the device's alignment for a carved page, 0 for a page of one block.
 pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
-    let units = bytes.checked_div(unit).unwrap_or(0);
-    let shape = shape(units);
+    let shape = shape(base, bytes, unit);
     let spare = SPARE.lock().get_or_insert_with(HashMap::new).get_mut(&shape).and_then(Vec::pop);
     let slot = match spare {
         Some(slot) => slot,
         None => PAGES.take_one()?,
     };
     let record = page(slot);
-    if units > 0 {
-        record.index.kind.get_or_init(|| {
-            if units <= CHUNKED_UNITS {
-                Kind::Chunked(Chunked::new(shape))
-            } else if units <= WIDE_UNITS {
-                Kind::Wide(Wide::new(shape))
-            } else {
-                Kind::Sorted(Mutex::default())
-            }
-        });
-        record.index.unit_log2.store(unit.trailing_zeros(), Relaxed);
+    if let Some(table) = record.table.get() {
+        table.reset();
     }
-    record.index.base.store(base, Relaxed);
-    record.index.reset();
+    record.shape.store(shape, Relaxed);
     record.base.store(base, Relaxed);
     record.bytes.store(bytes, Relaxed);
     record.rest.listed.store(false, Relaxed);
@@ -367,22 +227,10 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
 }
 
 /// Gives a page's slot back.
-pub(crate) fn close(slot: u32, unit: u64) {
+pub(crate) fn close(slot: u32) {
     let record = page(slot);
-    let bytes = record.bytes.load(Relaxed);
-    let units = if record.index.kind.get().is_some() { bytes / unit } else { 0 };
-    let shape = shape(units);
     record.device_uid.store(0, Relaxed);
-    SPARE.lock().get_or_insert_with(HashMap::new).entry(shape).or_default().push(slot);
-}
-
-/// The page's index names a carved block from now on.
-#[inline(always)]
-pub(crate) fn note_start(index: u32, b: &Block) {
-    if b.size_flags() & INDEXED == 0 {
-        page(b.page()).index.set(b.page(), b.addr(), index);
-        b.add_flag(INDEXED);
-    }
+    SPARE.lock().get_or_insert_with(HashMap::new).entry(record.shape.load(Relaxed)).or_default().push(slot);
 }
 
 impl Page {
@@ -399,24 +247,172 @@ impl Page {
         false
     }
 
+    /// Bytes that the page's record and its index take.
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        (size_of::<Page>() + self.table.get().map_or(0, Table::bytes)) as u64
+    }
+
+    /// Which of the page's regions an address lies in. (Of no meaning, and judged by what is found there, for a reader that
+    /// races with the page's reuse.)
+    #[inline(always)]
+    fn region(&self, addr: u64) -> usize {
+        (addr >> REGION_LOG2).wrapping_sub(self.base.load(Relaxed) >> REGION_LOG2) as usize
+    }
+
+    /// The list of a region, made if there is none.
+    #[cold]
+    #[inline(never)]
+    fn list(&self, region: usize) -> Option<&List> {
+        let regions = 1 << (self.shape.load(Relaxed) >> 8);
+        let table = self.table.get_or_init(|| Box::new(Table::new(regions)));
+        Some(table.0.get(region / LIST)?.get_or_init(|| List::new(regions.min(LIST))))
+    }
+
+    /// The block that starts first in the region of `addr` is `index` from now on.
+    #[inline(never)]
+    pub(crate) fn set_first(&self, addr: u64, index: u32) {
+        let region = self.region(addr);
+        if region == 0 {
+            self.first.store(index, Release);
+            return;
+        }
+        let known = match self.table.get().and_then(|table| table.0.get(region / LIST)?.get()) {
+            None => self.list(region),
+            list => list,
+        };
+        if let Some(first) = known.and_then(|list| list.firsts.get(region % LIST)) {
+            first.store(index, Release);
+        }
+    }
+
+    /// The block of this page (whose slot is `slot`) that starts first in the region of `addr`.
+    pub(crate) fn first_of(&self, slot: u32, addr: u64) -> Option<u32> {
+        match self.region(addr) {
+            0 => seen(slot, self.first.load(Acquire)),
+            region => self.table.get()?.0.get(region / LIST)?.get()?.first(slot, region % LIST, addr),
+        }
+        .map(|first| first.index)
+    }
+
     /// The block of this page (whose slot is `slot`) that holds `addr`, as far as can be seen without locks. A live block
     /// that stays live is always found.
     pub(crate) fn block_at(&self, slot: u32, addr: u64) -> Option<u32> {
-        let mut at = self.index.last_start(slot, addr).unwrap_or_else(|| self.first.load(Relaxed));
-        let mut before = None;
-        while at != NIL {
-            let b = block(at);
-            let start = b.addr();
-            // Ascending, or someone is changing what is walked over.
-            if b.page() != slot || start > addr || before.is_some_and(|before| start <= before) {
-                return None;
+        for attempt in 1..=ATTEMPTS {
+            match self.walk(slot, addr) {
+                Ok(found) => return found,
+                Err(Changed) if attempt % 64 == 0 => std::thread::yield_now(),
+                Err(Changed) => std::hint::spin_loop(),
             }
-            if addr < b.end() {
-                return Some(at);
-            }
-            before = Some(start);
-            at = b.next();
         }
         None
+    }
+
+    fn walk(&self, slot: u32, addr: u64) -> Result<Option<u32>, Changed> {
+        let from = match self.known_before(slot, addr) {
+            Some(from) => from,
+            None => match self.first.load(Acquire) {
+                NIL => return Ok(None),
+                first => seen(slot, first).ok_or(Changed)?,
+            },
+        };
+        if from.start > addr {
+            return Ok(None);
+        }
+        let (mut here, mut steps) = (from, 0);
+        while here.end <= addr {
+            match step(slot, here, addr)? {
+                Some(next) => here = next,
+                None => return Ok(None),
+            }
+            steps += 1;
+        }
+        if steps > FAR {
+            self.leave_waypoints(slot, from, addr, steps);
+        }
+        Ok(Some(here.index))
+    }
+
+    /// The last start at or before `addr` that is known.
+    fn known_before(&self, slot: u32, addr: u64) -> Option<Seen> {
+        let table = self.table.get()?;
+        let origin = self.base.load(Relaxed) >> REGION_LOG2;
+        let region = (addr >> REGION_LOG2).wrapping_sub(origin) as usize;
+        let mut within = region % LIST;
+        for (number, list) in table.0.get(..=region / LIST)?.iter().enumerate().rev() {
+            if let Some(list) = list.get() {
+                for at in (0..=within.min(list.firsts.len() - 1)).rev() {
+                    let known =
+                        self.known_in(slot, list, at, (origin + (number * LIST + at) as u64) << REGION_LOG2, addr);
+                    if known.is_some() {
+                        return known;
+                    }
+                }
+            }
+            within = LIST - 1;
+        }
+        None
+    }
+
+    /// The same in one region, the `at`th of its list, which begins at `begin`.
+    #[inline(always)]
+    fn known_in(&self, slot: u32, list: &List, at: usize, begin: u64, addr: u64) -> Option<Seen> {
+        let good = |index: &AtomicU32| match index.load(Acquire) {
+            NIL => None,
+            index => seen(slot, index).filter(|there| there.start <= addr),
+        };
+        let known = list.waypoints.get().and_then(|regions| regions[at].get()?.last(begin, addr, &good));
+        known.or_else(|| list.first(slot, at, begin)).filter(|first| first.start <= addr)
+    }
+
+    /// From a start to the block that holds `addr`, which is as many steps away: in each part the first block that is met,
+    /// where none is known.
+    #[cold]
+    #[inline(never)]
+    fn leave_waypoints(&self, slot: u32, from: Seen, addr: u64, steps: u64) {
+        let mut here = from;
+        let mut left = u64::MAX;
+        loop {
+            let region = self.region(here.start);
+            let Some(list) = self.list(region) else { return };
+            let waypoints =
+                list.waypoints.get_or_init(|| Box::new((0..list.firsts.len()).map(|_| OnceBox::new()).collect()));
+            let Some(ways) = waypoints.get(region % LIST) else { return };
+            let unit_log2 = self.shape.load(Relaxed) & 0xFF;
+            let most = 1 << REGION_LOG2 >> (unit_log2 + BLOCKS_A_PART.ilog2()).min(REGION_LOG2);
+            let ways = ways.get_or_init(|| {
+                // By how dense the blocks are on this way, which may be the only such place in the region.
+                let parts = REGION as u64 * steps / (BLOCKS_A_PART * (addr - from.start));
+                Waypoints::new(parts.min(4 * steps).clamp(1, most))
+            });
+            let ways = ways.levels().last().unwrap_or(ways);
+            let (log2, parts) = (ways.part_log2(), ways.starts.len() as u64);
+            let ways = match from.start >> log2 == addr >> log2 && steps > 2 * FAR && parts < most {
+                true => ways.finer.get_or_init(|| Waypoints::new((parts * BLOCKS_A_PART).min(most))),
+                false => ways,
+            };
+            let (log2, parts) = (ways.part_log2(), ways.starts.len());
+            let part = here.start >> log2;
+            let way = &ways.starts[part as usize % parts];
+            if part != left && seen(slot, way.load(Acquire)).is_none_or(|there| there.start >> log2 != part) {
+                way.store(here.index, Release);
+            }
+            left = part;
+            match step(slot, here, addr) {
+                Ok(Some(next)) if here.end <= addr => here = next,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// The next block, which starts at `addr` at the latest. `None`: the page has no more.
+#[inline(always)]
+fn step(slot: u32, here: Seen, addr: u64) -> Result<Option<Seen>, Changed> {
+    let next = block(here.index).next_acquire();
+    match seen(slot, next) {
+        // Whatever it is, it is a block of this page that leads on.
+        Some(next) if here.start < next.start && next.start <= addr => Ok(Some(next)),
+        None if next == NIL && seen(slot, here.index) == Some(here) => Ok(None),
+        _ => Err(Changed),
     }
 }

@@ -172,7 +172,7 @@ fn close_page(device: &Device, shared: &mut PoolShared, pool: &Pool, e: usize, s
     }
     record.first.store(NIL, Relaxed);
     shared.entries[e].pages.remove(&slot);
-    page::close(slot, device.options.alignment);
+    page::close(slot);
     pool.tally.shrink(bytes);
     pool.entry_tally[e].shrink(bytes);
     device.page_frees.fetch_add(1, Relaxed);

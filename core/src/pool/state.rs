@@ -7,13 +7,13 @@
 
 use super::Reason;
 use super::bins::{Bins, Taken};
-use super::block::{Block, FREE, INDEXED, LIVE, NIL, RECENT, Stock, UNUSED, block};
+use super::block::{Block, FREE, LIVE, NIL, RECENT, Stock, UNUSED, block};
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
-use super::page::{Page, note_start};
+use super::page::{self, Page, page};
 use super::recents::{MOST, Recents};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
@@ -1597,7 +1597,6 @@ impl EntryCache {
                 return None;
             }
         }
-        note_start(index, b);
         Some((index, b))
     }
 }
@@ -1816,12 +1815,17 @@ pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut St
 fn absorb_in_chain(left: u32, l: &Block, r: &Block) {
     let (own, other) = (l.size_flags(), r.size_flags());
     let next = r.next();
+    let start = r.addr();
+    // (Where nothing starts any more, the index may name what started there.)
+    if page::apart(l.addr(), start) && next != NIL && !page::apart(start, start + Block::size_in(other)) {
+        page(l.page()).set_first(start, next);
+    }
     l.set_seq(l.seq().max(r.seq()));
     l.set_next(next);
     if next != NIL {
         block(next).set_prev(left);
     }
-    let flags = FREE | own & other & UNUSED | own & (INDEXED | RECENT);
+    let flags = FREE | own & other & UNUSED | own & RECENT;
     l.set_size_flags(Block::size_in(own) + Block::size_in(other), flags);
     r.set_size_flags(0, 0);
 }
@@ -1844,18 +1848,22 @@ pub(crate) fn cut(
     let rest = stock.take().ok_or(())?;
     let r = block(rest);
     let next = b.next();
-    r.set_addr(b.addr() + need);
-    r.set_size_flags(size - need, flags & !INDEXED);
+    let start = b.addr() + need;
+    r.set_addr(start);
     r.set_stream(b.stream());
     r.set_seq(b.seq());
     r.set_page(b.page());
     r.set_prev(index);
     r.set_next(next);
+    r.set_size_flags_last(size - need, flags);
     if next != NIL {
         block(next).set_prev(rest);
     }
     b.set_next(rest);
     b.set_size_flags(need, flags);
+    if page::apart(b.addr(), start) {
+        page(b.page()).set_first(start, rest);
+    }
     Ok(Some((rest, r)))
 }
 

@@ -1,7 +1,7 @@
 //! Figures of a pool and of its entries, added up from what each stream counted.
 
 use super::block::block;
-use super::page::page;
+use super::page::{REGION, apart, page};
 use super::state::{Counts, Kind, Pool, Slow, Tally};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -176,11 +176,7 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     stats.largest_free = largest;
     stats.metadata_bytes = (stats.live + free) * std::mem::size_of::<super::block::Block>() as u64
         + own.mapped.metadata_bytes()
-        + own
-            .pages
-            .iter()
-            .map(|&slot| page(slot).index.bytes() + std::mem::size_of::<super::page::Page>() as u64)
-            .sum::<u64>()
+        + own.pages.iter().map(|&slot| page(slot).metadata_bytes()).sum::<u64>()
         + own
             .multi
             .iter()
@@ -247,6 +243,17 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
                 }
                 if record.block_at(slot, addr) != Some(at) || record.block_at(slot, b.end() - 1) != Some(at) {
                     return Err(format!("entry {e}: block {at} is not found by its address"));
+                }
+                if (prev == NIL || apart(block(prev).addr(), addr)) && record.first_of(slot, addr) != Some(at) {
+                    return Err(format!("entry {e}: block {at} is not known to be the first of its region"));
+                }
+                // (Of large blocks not every region in which nothing starts.)
+                let beyond = (addr..b.end()).step_by(REGION).skip(1).take(4).chain([b.end() - 1]);
+                for inside in beyond.filter(|&inside| apart(addr, inside)) {
+                    let starts = b.next() != NIL && !apart(b.end(), inside);
+                    if record.first_of(slot, inside) != starts.then_some(b.next()) {
+                        return Err(format!("entry {e}: what starts first in the region of {inside:#x} is not known"));
+                    }
                 }
                 if b.has(VACANT) {
                     addr = b.end();
