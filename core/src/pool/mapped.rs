@@ -85,8 +85,6 @@ struct Serving {
     at: u64,
     home: u64,
     ghosts: Vec<Ghost>,
-    /// Equal to the mark of the search that is under way: the chunk is idle.
-    idle: Cell<u64>,
     /// Equal to the mark of the spot that is looked at: its chunk is needed at this place.
     needed: Cell<(u64, u64)>,
 }
@@ -105,6 +103,8 @@ struct Range {
     pointer: u64,
     /// The number of the chunk that is mapped at each place; as long as has been needed.
     places: Vec<u32>,
+    /// Which of these have nothing mapped.
+    bare: Bits,
     /// The pool's allocations when the place became idle; kept only for `dealloc_period`.
     since: Vec<u64>,
 }
@@ -148,6 +148,33 @@ struct Coming {
     origin: usize,
 }
 
+/// A set of places.
+#[derive(Clone, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    #[inline(always)]
+    fn set(&mut self, place: usize, on: bool) {
+        if self.0.len() <= place / 64 {
+            self.0.resize(place / 64 + 1, 0);
+        }
+        let word = &mut self.0[place / 64];
+        *word = *word & !(1 << (place % 64)) | u64::from(on) << (place % 64);
+    }
+
+    /// The first place from `from` on that is in the set, or with `on` false that is not.
+    fn next(&self, from: u64, on: bool) -> Option<u64> {
+        let flip = if on { 0 } else { u64::MAX };
+        let mut at = (from / 64) as usize;
+        let mut word = (self.0.get(at)? ^ flip) & (u64::MAX << (from % 64));
+        while word == 0 {
+            at += 1;
+            word = self.0.get(at)? ^ flip;
+        }
+        Some(at as u64 * 64 + u64::from(word.trailing_zeros()))
+    }
+}
+
 impl Range {
     /// The number of what is mapped at a place.
     fn number(&self, place: u64) -> u32 {
@@ -156,9 +183,13 @@ impl Range {
     fn set(&mut self, place: u64, number: u32) {
         let place = place as usize;
         if self.places.len() <= place {
+            for further in self.places.len()..=place {
+                self.bare.set(further, true);
+            }
             self.places.resize(place + 1, NOTHING);
         }
         self.places[place] = number;
+        self.bare.set(place, number == NOTHING);
     }
     /// A place became idle.
     fn set_since(&mut self, place: u64, since: u64) {
@@ -203,14 +234,7 @@ impl Mapping {
 
     /// A new chunk serves here, at home.
     fn settle_in(&mut self, chunk: Chunk, address: u64, size: u64) {
-        let serving = Serving {
-            chunk,
-            at: address,
-            home: address,
-            ghosts: Vec::new(),
-            idle: Cell::default(),
-            needed: Cell::default(),
-        };
+        let serving = Serving { chunk, at: address, home: address, ghosts: Vec::new(), needed: Cell::default() };
         let number = match self.numbers.pop() {
             Some(number) => {
                 self.chunks[number as usize] = serving;
@@ -244,35 +268,34 @@ impl Mapping {
         }
     }
 
-    /// A vacant place can become part of a block: nothing is mapped there, or a chunk that is idle elsewhere.
-    fn is_open(&self, number: u32, idle: u64) -> bool {
-        number == NOTHING || (number != STUCK && self.chunks[number as usize].idle.get() == idle)
-    }
-
     /// A mark that no chunk has.
     fn new_mark(&self) -> u64 {
         self.mark.set(self.mark.get() + 1);
         self.mark.get()
     }
 
-    /// The first open place of the vacant addresses from `from` on, if any is below `to`.
-    fn first_open(&self, range: usize, from: u64, to: u64, size: u64, idle: u64) -> Option<u64> {
-        let range = &self.ranges[range];
-        let (first, end) = (((from - range.base) / size) as usize, ((to - range.base) / size) as usize);
-        let known = range.places.get(first..end.min(range.places.len())).unwrap_or(&[]);
-        let closed = known.iter().take_while(|&&number| !self.is_open(number, idle)).count();
-        (first + closed < end).then(|| from + closed as u64 * size)
-    }
-
-    /// How far the vacant places from `from` to `to` are open.
-    fn open_until(&self, range: usize, from: u64, to: u64, size: u64, idle: u64) -> u64 {
-        let range = &self.ranges[range];
-        let (first, end) = (((from - range.base) / size) as usize, ((to - range.base) / size) as usize);
-        let known = range.places.get(first..end.min(range.places.len())).unwrap_or(&[]);
-        match known.iter().position(|&number| !self.is_open(number, idle)) {
-            Some(open) => from + open as u64 * size,
-            None => to,
+    /// The runs of open places, by ascending address; `open`: by range. None goes on in another block.
+    fn open_runs(&self, open: &[Bits], size: u64) -> Vec<(u64, u64)> {
+        let mut runs = Vec::new();
+        for (range, open) in self.ranges.iter().zip(open) {
+            let known = range.places.len() as u64;
+            // What is beyond the known places is open.
+            let mut beyond = known;
+            let mut from = 0;
+            while let Some(low) = open.next(from, true) {
+                let high = open.next(low, false).unwrap_or(known).min(known);
+                from = high;
+                if high == known {
+                    beyond = low;
+                    break;
+                }
+                runs.push((range.base + low * size, range.base + high * size));
+            }
+            if range.base + beyond * size < range.end() {
+                runs.push((range.base + beyond * size, range.end()));
+            }
         }
+        runs
     }
 }
 
@@ -567,9 +590,8 @@ impl Request<'_> {
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);
             let bound = self.bound(&mut slow, &shared, e, &holders, &clock);
-            let has_ghosts = shared.entries[e].mapped.ghosts > 0;
-            let idle = if has_ghosts { self.mark_idle(&mut slow, &shared, e, &bound) } else { u64::MAX };
-            let Some(plan) = self.plan(&shared, e, &bound, idle) else {
+            let open = self.open(&mut slow, &shared, e, &bound);
+            let Some(plan) = self.plan(&shared, e, &bound, &open) else {
                 drop(shared);
                 drop(slow);
                 if self.need.div_ceil(size) > cap {
@@ -733,7 +755,15 @@ impl Request<'_> {
         enter_page(&mut shared, pool, e, slot, index, (bytes, VACANT), address, grant);
         let own = &mut shared.entries[e];
         own.mapped.vacant.insert((address, index));
-        let range = Range { page: slot, base: address, bytes, pointer, places: Vec::new(), since: Vec::new() };
+        let range = Range {
+            page: slot,
+            base: address,
+            bytes,
+            pointer,
+            places: Vec::new(),
+            bare: Bits::default(),
+            since: Vec::new(),
+        };
         let at = own.mapped.ranges.partition_point(|other| other.base < address);
         own.mapped.ranges.insert(at, range);
         drop(slow);
@@ -757,23 +787,47 @@ impl Request<'_> {
         found
     }
 
-    /// Marks the idle chunks.
-    fn mark_idle(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> u64 {
+    /// The open places by range: those with nothing mapped, and the ghosts of idle chunks.
+    fn open(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<Bits> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        let mark = mapping.new_mark();
-        for (bytes, address, _) in self.candidates(slow, shared, e, bound) {
-            let range = &mapping.ranges[mapping.range_at(address)];
+        let mut open: Vec<Bits> = mapping.ranges.iter().map(|range| range.bare.clone()).collect();
+        if mapping.ghosts == 0 {
+            return open;
+        }
+        let candidates = self.candidates(slow, shared, e, bound);
+        let chunks = |range: &Range, address: u64, bytes: u64| {
             let (from, to) = ((address - range.base).div_ceil(size), (address + bytes - range.base) / size);
-            for &number in range.places.get(from as usize..to as usize).unwrap_or(&[]) {
-                mapping.chunks[number as usize].idle.set(mark);
+            from as usize..to as usize
+        };
+        if let [range] = &*mapping.ranges
+            && size.is_power_of_two()
+        {
+            // As it mostly is: nothing to look for, nothing to divide.
+            let (base, shift) = (range.base, size.trailing_zeros());
+            for (bytes, address, _) in candidates {
+                for &number in range.places.get(chunks(range, address, bytes)).unwrap_or(&[]) {
+                    for ghost in &mapping.chunks[number as usize].ghosts {
+                        open[0].set(((ghost.at - base) >> shift) as usize, true);
+                    }
+                }
+            }
+            return open;
+        }
+        for (bytes, address, _) in candidates {
+            let range = &mapping.ranges[mapping.range_at(address)];
+            for &number in range.places.get(chunks(range, address, bytes)).unwrap_or(&[]) {
+                for ghost in &mapping.chunks[number as usize].ghosts {
+                    let (range, place) = mapping.place_at(ghost.at, size);
+                    open[range].set(place as usize, true);
+                }
             }
         }
-        mark
+        open
     }
 
     /// Where in the ranges the block goes: the fewest places with nothing mapped, then the lowest address.
-    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, idle: u64) -> Option<Plan> {
+    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, open: &[Bits]) -> Option<Plan> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
         let touches = |left: u32, right: u32| {
@@ -781,67 +835,65 @@ impl Request<'_> {
         };
         // (missing places, address), range, first block of the hole, its end.
         let mut best: Option<((u64, u64), usize, u32, u64)> = None;
-        let mut upto = 0;
-        for &(address, index) in &mapping.vacant {
-            let range = mapping.range_at(address);
-            let end = block(index).end();
-            let mut from = address.max(upto);
-            while from < end
-                && let Some(open) = mapping.first_open(range, from, end, size, idle)
-            {
-                let (mut low, mut first, mut last) = (open, index, index);
-                if open == address {
-                    let mut left = block(first).prev();
-                    while left != NIL && touches(left, first) && bound.usable(shared, left).is_some() {
-                        (first, low) = (left, block(left).addr());
-                        left = block(left).prev();
-                    }
+        let runs = mapping.open_runs(open, size);
+        // The vacant block that a run is in; both ascend.
+        let mut vacant = mapping.vacant.iter().peekable();
+        let mut around = (0, NIL);
+        let mut at = 0;
+        while let Some(&(open, mut high)) = runs.get(at) {
+            at += 1;
+            let range = mapping.range_at(open);
+            while let Some(&further) = vacant.next_if(|&&(address, _)| address <= open) {
+                around = further;
+            }
+            let (address, index) = around;
+            let (mut low, mut first, mut last) = (open, index, index);
+            if open == address {
+                let mut left = block(first).prev();
+                while left != NIL && touches(left, first) && bound.usable(shared, left).is_some() {
+                    (first, low) = (left, block(left).addr());
+                    left = block(left).prev();
                 }
-                let mut high = mapping.open_until(range, open, end, size, idle);
-                while high == block(last).end() {
-                    let next = block(last).next();
-                    if !touches(last, next) {
-                        break;
-                    }
-                    let n = block(next);
-                    let further = match n.has(VACANT) {
-                        true => mapping.open_until(range, n.addr(), n.end(), size, idle),
-                        false if bound.usable(shared, next).is_some() => n.end(),
-                        false => break,
-                    };
-                    if further == high {
-                        break;
-                    }
+            }
+            while high == block(last).end() && touches(last, block(last).next()) {
+                let next = block(last).next();
+                let n = block(next);
+                if n.has(VACANT) {
+                    let Some(&(_, further)) = runs.get(at).filter(|run| run.0 == n.addr()) else { break };
+                    at += 1;
                     (last, high) = (next, further);
+                } else if bound.usable(shared, next).is_some() {
+                    (last, high) = (next, n.end());
+                } else {
+                    break;
                 }
-                (upto, from) = (high, high);
-                if high - low < self.need {
-                    continue;
+            }
+            if high - low < self.need {
+                continue;
+            }
+            let home = &mapping.ranges[range];
+            let mut offer = |address: u64, missing: u64| {
+                let rank = (missing, address);
+                if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
+                    best = Some((rank, range, first, high));
                 }
-                let home = &mapping.ranges[range];
-                let mut offer = |address: u64, missing: u64| {
-                    let rank = (missing, address);
-                    if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                        best = Some((rank, range, first, high));
+            };
+            // The low end, or as far up as it takes for no chunk to be needed twice.
+            let mut spot = low;
+            while spot <= high && high - spot >= self.need {
+                match self.missing(mapping, home, spot, size) {
+                    Ok(missing) => {
+                        offer(spot, missing);
+                        break;
                     }
-                };
-                // The low end, or as far up as it takes for no chunk to be needed twice.
-                let mut at = low;
-                while at <= high && high - at >= self.need {
-                    match self.missing(mapping, home, at, size) {
-                        Ok(missing) => {
-                            offer(at, missing);
-                            break;
-                        }
-                        Err(place) => at = home.base + (place + 1) * size,
-                    }
+                    Err(place) => spot = home.base + (place + 1) * size,
                 }
-                if high != home.end() {
-                    let at = high - self.need;
-                    if let Ok(missing) = self.missing(mapping, home, at, size) {
-                        offer(at, missing);
-                    }
-                }
+            }
+            if high != home.end()
+                && let spot = high - self.need
+                && let Ok(missing) = self.missing(mapping, home, spot, size)
+            {
+                offer(spot, missing);
             }
         }
         let ((_, address), range, first, high) = best?;
@@ -1366,6 +1418,11 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
     let size = pool.entries[e].page_size;
     let (mut mapped, mut vacant, mut ghosts, mut stuck) = (0, 0, 0, 0);
     for range in &mapping.ranges {
+        for (place, &number) in (0..).zip(&range.places) {
+            if (range.bare.next(place, true) == Some(place)) != (number == NOTHING) {
+                return Err(format!("entry {e}: whether something is mapped at place {place} is wrong"));
+            }
+        }
         for (place, &number) in range.places.iter().enumerate() {
             let address = range.base + place as u64 * size;
             match number {
