@@ -276,7 +276,7 @@ impl Mapping {
 
     /// The runs of open places, by ascending address; `open`: by range. None goes on in another block.
     fn open_runs(&self, open: &[Bits], size: u64) -> Vec<(u64, u64)> {
-        let mut runs = Vec::new();
+        let mut runs = Vec::with_capacity(32);
         for (range, open) in self.ranges.iter().zip(open) {
             let known = range.places.len() as u64;
             // What is beyond the known places is open.
@@ -346,7 +346,7 @@ fn split_at(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: u
 
 /// The blocks from `first` on that begin below `to`.
 fn between(first: u32, to: u64) -> Vec<u32> {
-    let mut blocks = Vec::new();
+    let mut blocks = Vec::with_capacity(16);
     let mut at = first;
     while at != NIL && block(at).addr() < to {
         blocks.push(at);
@@ -774,7 +774,7 @@ impl Request<'_> {
     fn candidates(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
         let own = &shared.entries[e];
-        let mut found: Vec<(u64, u64, u32)> = Vec::new();
+        let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         let mut add = |index: u32| found.push((block(index).size(), block(index).addr(), index));
         own.observed.each_from(size, &mut add);
         for &(.., index) in own.multi.range((size, 0, 0)..) {
@@ -896,15 +896,22 @@ impl Request<'_> {
                 offer(spot, missing);
             }
         }
-        let ((_, address), range, first, high) = best?;
+        let ((count, address), range, first, high) = best?;
         let home = &mapping.ranges[range];
         let (from, to) = (self.first_place(home, address, size), self.last_place(home, address, size));
-        let missing = (from..=to).filter(|&place| home.number(place) == NOTHING).collect();
-        let is_ghost = |&place: &u64| {
-            let number = home.number(place);
-            number != NOTHING && mapping.chunks[number as usize].at != home.base + place * size
-        };
-        let back = (from..=to).filter(is_ghost).collect();
+        let (mut missing, mut back) = (Vec::with_capacity(count as usize), Vec::with_capacity(16));
+        let known = (home.places.len() as u64).clamp(from, to + 1);
+        let numbers = home.places.get(from as usize..known as usize).unwrap_or(&[]);
+        let mut at = home.base + from * size;
+        for (place, &number) in (from..).zip(numbers) {
+            match number {
+                NOTHING => missing.push(place),
+                _ if mapping.chunks[number as usize].at != at => back.push(place),
+                _ => {}
+            }
+            at += size;
+        }
+        missing.extend(known..=to);
         let tail = high == home.end();
         let hole = between(first, high);
         Some(Plan { range, address, first: from, count: to - from + 1, missing, back, tail, hole })
@@ -1000,7 +1007,7 @@ impl Request<'_> {
         };
         let mut chunks: Vec<(u64, u64, u32)> = plan.back.iter().map(chunk).collect();
         chunks.sort_unstable();
-        let mut found: Vec<Source> = Vec::new();
+        let mut found: Vec<Source> = Vec::with_capacity(chunks.len());
         let (mut range, mut end) = (0, 0);
         for &(address, ..) in &chunks {
             if address >= end {
@@ -1069,7 +1076,8 @@ impl Request<'_> {
         let moves = moved.len() as u64;
         let new = plan.missing.len() - moved.len() + extra as usize;
         let mapping = &mut shared.entries[e].mapped;
-        let mut chunks: Vec<Chunk> = moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk).collect();
+        let mut chunks: Vec<Chunk> = Vec::with_capacity(moved.len() + new);
+        chunks.extend(moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk));
         chunks.extend(mapping.spare.drain(..new));
         let beyond = plan.first + plan.count;
         let places: Vec<u64> = plan.missing.iter().copied().chain(beyond..beyond + extra).collect();
