@@ -151,6 +151,9 @@ impl Device {
     /// §5: the entry pauses, if it does, after a free on `stream`.
     pub(crate) fn pause(&mut self, pool: usize, entry: usize, stream: Option<usize>) {
         let Some(stream) = stream else { return };
+        if self.pools[pool].destroyed {
+            return;
+        }
         let shelf = &mut self.pools[pool].shelves[entry];
         if shelf.kind.chunk().is_none()
             || shelf.blocks().any(|block| matches!(block.state, State::Live(_)))

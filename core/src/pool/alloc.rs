@@ -970,7 +970,7 @@ impl Request<'_> {
         let plain = flags & NAMED == 0 && self.align_log2 == 0 && self.stream.is_some();
         b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
         b.set_flags(flags);
-        shared.entries[e].note_user(pool, e, self.stream);
+        shared.entries[e].note_order(pool, e, self.stream);
         slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
             Some(stream) => {

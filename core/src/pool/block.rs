@@ -15,6 +15,7 @@ use crate::slab::Slab;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
+    fence,
 };
 
 /// No block.
@@ -320,6 +321,8 @@ impl Stock {
         if self.0.is_empty() {
             self.refill();
         }
+        // That its size became 0 is seen by whoever sees what becomes of it now (look-ups hold no lock).
+        fence(Release);
         self.0.pop()
     }
     /// Has `count` records for [`Stock::take`]; `false` when the process has run out of slots.

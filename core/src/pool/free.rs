@@ -261,43 +261,32 @@ fn fast(
         list_room(pool, e, &mut cached.room, me.slot());
         list_room(pool, pool.entries.len(), room, me.slot());
     }
-    let pausing = cached.requested == 0;
+    let pausing = cached.requested == 0 && pool.entry_tally[e].pauses.load(Relaxed) > 0;
     cache.mind_most();
     cache.make_ready();
+    let pausing = (pausing && cache.may_pause(e)).then(|| cache.pool.clone());
     state.push_one(record);
-    if !state.waiters.is_empty() {
-        settle_after(guard, pool_slot);
-        if pausing {
-            pause_after(record.state.lock(), pool_slot, e);
-        }
-    } else if pausing {
-        pause_after(guard, pool_slot, e);
+    match state.waiters.is_empty() {
+        true => drop(guard),
+        false => settle_after(guard, pool_slot),
+    }
+    if let Some(pool) = pausing {
+        pause(&mut Slow::lock(&pool.device), &pool, e, me);
     }
     Some(())
-}
-
-/// All that was asked for on this stream, which is locked, has been freed: if nothing is live in the entry, it may pause.
-#[cold]
-#[inline(never)]
-fn pause_after(guard: StreamGuard, pool_slot: u32, e: usize) {
-    let Some(Some(cache)) = guard.attach.pools.get(pool_slot as usize) else { return };
-    if !cache.may_pause(e) {
-        return;
-    }
-    let (pool, me) = (cache.pool.clone(), guard.me);
-    drop(guard);
-    pause(&mut Slow::lock(&pool.device), &pool, e, me);
 }
 
 /// A free on `stream` has left nothing live in a Mapped entry, perhaps: then all that is free merges, and the chunks go home
 /// (`docs/placement.md` §5).
 fn pause(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, stream: StreamRef) {
     let left = &pool.entry_tally[e].pauses;
-    if left.load(Relaxed) == 0 || !STREAMS.at(stream.slot()).is(pool.device.uid, stream) {
+    // Between the free and the slow lock the pool and the stream may have gone, and others be in their slots.
+    if pool.destroyed.load(Relaxed) || left.load(Relaxed) == 0 || !STREAMS.at(stream.slot()).is(pool.device.uid, stream)
+    {
         return;
     }
     let mut shared = pool.shared.lock();
-    if !slow.cache(stream.slot(), pool).may_pause(e) || shared.entries[e].sole != Sole::One(stream) {
+    if shared.entries[e].sole != Sole::One(stream) || !slow.cache(stream.slot(), pool).may_pause(e) {
         return;
     }
     left.fetch_sub(1, Relaxed);
@@ -497,7 +486,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         }
         let (bytes, requested) = (b.size(), b.requested());
         let sole = if b.has(USERS) { None } else { stream };
-        shared.entries[e].note_user(pool, e, sole);
+        shared.entries[e].note_order(pool, e, sole);
         let counts = match stream {
             Some(stream) => {
                 let cache = slow.cache(stream.slot(), pool);

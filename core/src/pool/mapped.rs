@@ -1,5 +1,5 @@
 //! Mapped entries: blocks in one contiguous range of addresses, under which chunks of memory are mapped where they are
-//! needed (`docs/placement.md` §5, §7 and §9).
+//! needed (`docs/placement.md` §5, §7.1 and §9).
 //!
 //! A range's blocks are live, free, or *vacant*: no chunk serves there. A free block always has its chunks, so the hot path,
 //! which knows free blocks only, need not know of chunks at all. Vacant blocks belong to the slow lock. A chunk stays mapped
@@ -57,8 +57,8 @@ pub(crate) struct Mapping {
     vacant: BTreeSet<(u64, u32)>,
     /// Chunks that serve somewhere, by number. Others have no ghosts.
     chunks: Vec<Serving>,
-    /// Numbers of none.
-    numbers: Vec<u32>,
+    /// Numbers that no chunk has.
+    free_numbers: Vec<u32>,
     /// Chunks held and mapped nowhere: asked for, and then not needed because another thread was faster.
     spare: Vec<Chunk>,
     /// Chunks that serve.
@@ -235,7 +235,7 @@ impl Mapping {
     /// A new chunk serves here, at home.
     fn settle_in(&mut self, chunk: Chunk, address: u64, size: u64) {
         let serving = Serving { chunk, at: address, home: address, ghosts: Vec::new(), needed: Cell::default() };
-        let number = match self.numbers.pop() {
+        let number = match self.free_numbers.pop() {
             Some(number) => {
                 self.chunks[number as usize] = serving;
                 number
@@ -539,11 +539,16 @@ pub(crate) fn observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<
         return;
     }
     let order = &slow.device.order;
+    let mut willing = true;
     let over = |at: &At| order.observed(&STREAMS, at.stream) >= at.seq || rules::off(rules::CHUNK_LEAVING);
     for number in 0..mapping.chunks.len() {
         let ghosts = std::mem::take(&mut mapping.chunks[number].ghosts);
         for ghost in ghosts {
-            if ghost.points.iter().all(over) && unmap(mapping, pool, e, ghost.at) {
+            // (A device that refuses once is not asked again before the next synchronise.)
+            if willing && ghost.points.iter().all(over) && {
+                willing = unmap(mapping, pool, e, ghost.at);
+                willing
+            } {
                 mapping.ghosts -= 1;
                 let serving = &mut mapping.chunks[number];
                 if ghost.at == serving.home {
@@ -638,7 +643,8 @@ impl Request<'_> {
                 }
                 return Ok(done);
             }
-            if lacking >= refused_at {
+            // (What other threads are asking for is reserved already, and may not come into the cap's way twice.)
+            if lacking >= refused_at || (tally.reserved.load(Relaxed) / size).saturating_add(lacking) > cap {
                 return Ok(None);
             }
             let base = shared.entries[e].mapped.ranges[plan.range].base;
@@ -1210,7 +1216,7 @@ fn unmapped_after(shared: &PoolShared, e: usize, plan: &Plan, size: u64) -> u64 
 /// All of `[low, high)` is in free blocks.
 fn is_free(slot: u32, low: u64, high: u64) -> bool {
     let mut at = page(slot).block_at(slot, low).unwrap_or(NIL);
-    while at != NIL && block(at).has(FREE) {
+    while at != NIL && block(at).has(FREE) && block(at).page() == slot {
         if block(at).end() >= high {
             return true;
         }
@@ -1355,7 +1361,7 @@ fn forget(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, number: u32) {
             mapping.stuck.push(address);
         }
     }
-    mapping.numbers.push(number);
+    mapping.free_numbers.push(number);
 }
 
 fn all_executed(shared: &PoolShared, pool: &Arc<Pool>, blocks: &[u32], answers: &mut HashMap<StreamRef, u64>) -> bool {
@@ -1398,7 +1404,10 @@ pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<P
     if shared.entries[e].mapped.chunks() > 0 {
         return;
     }
-    let mapping = std::mem::take(&mut shared.entries[e].mapped);
+    let mut mapping = std::mem::take(&mut shared.entries[e].mapped);
+    for address in std::mem::take(&mut mapping.stuck) {
+        unmap(&mut mapping, pool, e, address);
+    }
     for range in mapping.ranges {
         let record = page(range.page);
         let mut at = record.first.load(Relaxed);
@@ -1499,7 +1508,7 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
         mapping.ghosts,
         mapping.ghosts,
         mapping.away,
-        mapping.chunks.len() - mapping.numbers.len(),
+        mapping.chunks.len() - mapping.free_numbers.len(),
         mapping.vacant.len(),
         mapping.stuck.len(),
     );

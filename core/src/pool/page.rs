@@ -152,11 +152,13 @@ struct Changed;
 #[inline(always)]
 fn seen(slot: u32, index: u32) -> Option<Seen> {
     let b = BLOCKS.get(index)?;
-    // The size of a record that is given back becomes 0 before it gets another address, and another size after that.
+    // The size of a record that is given back becomes 0 before it gets another address, and another size after that. (All may
+    // have happened between two of these lines, and the size be the same again: so the rest is looked at twice as well.)
     let size = b.size_acquire();
     let (start, home) = (b.addr(), b.page());
     fence(Acquire);
-    (size != 0 && b.size() == size && home == slot).then(|| Seen { index, start, end: start.wrapping_add(size) })
+    let same = b.size() == size && b.addr() == start && b.page() == home;
+    (size != 0 && same && home == slot).then(|| Seen { index, start, end: start.wrapping_add(size) })
 }
 
 #[derive(Default)]
@@ -327,7 +329,7 @@ impl Page {
             steps += 1;
         }
         if steps > FAR {
-            self.leave_waypoints(slot, from, addr, steps);
+            self.leave_waypoints(slot, from, here.start, addr, steps);
         }
         Ok(Some(here.index))
     }
@@ -358,17 +360,24 @@ impl Page {
     fn known_in(&self, slot: u32, list: &List, at: usize, begin: u64, addr: u64) -> Option<Seen> {
         let good = |index: &AtomicU32| match index.load(Acquire) {
             NIL => None,
-            index => seen(slot, index).filter(|there| there.start <= addr),
+            known => match seen(slot, known) {
+                Some(there) => (there.start <= addr).then_some(there),
+                // Where there are fewer blocks than there were, dead hints are not asked again and again.
+                None => {
+                    let _ = index.compare_exchange(known, NIL, Relaxed, Relaxed);
+                    None
+                }
+            },
         };
         let known = list.waypoints.get().and_then(|regions| regions[at].get()?.last(begin, addr, &good));
         known.or_else(|| list.first(slot, at, begin)).filter(|first| first.start <= addr)
     }
 
-    /// From a start to the block that holds `addr`, which is as many steps away: in each part the first block that is met,
-    /// where none is known.
+    /// From a start to the block that holds `addr`, which starts at `to` and is as many steps away: in each part the first block
+    /// that is met, where none so early is known.
     #[cold]
     #[inline(never)]
-    fn leave_waypoints(&self, slot: u32, from: Seen, addr: u64, steps: u64) {
+    fn leave_waypoints(&self, slot: u32, from: Seen, to: u64, addr: u64, steps: u64) {
         let mut here = from;
         let mut left = u64::MAX;
         loop {
@@ -386,14 +395,15 @@ impl Page {
             });
             let ways = ways.levels().last().unwrap_or(ways);
             let (log2, parts) = (ways.part_log2(), ways.starts.len() as u64);
-            let ways = match from.start >> log2 == addr >> log2 && steps > 2 * FAR && parts < most {
+            let ways = match from.start >> log2 == to >> log2 && steps > 2 * FAR && parts < most {
                 true => ways.finer.get_or_init(|| Waypoints::new((parts * BLOCKS_A_PART).min(most))),
                 false => ways,
             };
             let (log2, parts) = (ways.part_log2(), ways.starts.len());
             let part = here.start >> log2;
             let way = &ways.starts[part as usize % parts];
-            if part != left && seen(slot, way.load(Acquire)).is_none_or(|there| there.start >> log2 != part) {
+            let later = |there: Seen| there.start >> log2 != part || there.start > here.start;
+            if part != left && seen(slot, way.load(Acquire)).is_none_or(later) {
                 way.store(here.index, Release);
             }
             left = part;

@@ -786,7 +786,7 @@ impl EntryShared {
     }
     /// A block was allocated or freed: on this stream, or not in the order of one only. (A stream does neither by the hot path
     /// before it has done so here.)
-    pub(crate) fn note_user(&mut self, pool: &Pool, entry: usize, stream: Option<StreamRef>) {
+    pub(crate) fn note_order(&mut self, pool: &Pool, entry: usize, stream: Option<StreamRef>) {
         self.sole = match (self.sole, stream) {
             (Sole::None, Some(stream)) => Sole::One(stream),
             (Sole::One(sole), Some(stream)) if sole == stream => return,
@@ -1247,6 +1247,10 @@ impl<'a> Slow<'a> {
             if pool.is_cuda() && pool.device.cuda().is_some() {
                 STREAMS.at(slot).watch.fetch_or(native::WANTED, Relaxed);
             }
+            debug_assert!(
+                caches[index].as_ref().is_none_or(|old| old.pool.destroyed.load(Relaxed)),
+                "a pool is replaced"
+            );
             caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
         let cache = caches[index].as_mut().expect("just made");
@@ -1333,7 +1337,8 @@ impl<'a> Slow<'a> {
     }
 
     /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
-    /// the marks have given what is missing. Exact: whoever has room is locked.
+    /// the marks have given what is missing. Exact for calls one after the other; room that changes hands meanwhile may be missed,
+    /// and the mark then be higher than it had to be.
     pub(crate) fn take_room(
         &mut self,
         shared: &mut PoolShared,
