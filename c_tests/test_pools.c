@@ -828,6 +828,40 @@ static void what_is_done_again_on_the_only_stream_makes_no_call_to_the_device(vo
     scene_end(&t);
 }
 
+/* Blocks of one to four chunks come and go on s1 where at most twelve chunks may be held, so that chunks move all the time, in
+ * ranges of 64 places; now and then one of the streams is synchronised with. Returns how many ranges that took. */
+static uint64_t ranges_after_many_moves(int the_one_at_work)
+{
+    struct scene t = lazy("mapped(range_size=128MiB, max_pool_size=24MiB)");
+    smp_allocation live[16], other = alloc_on(t.pool, 2 * MIB, t.s2);
+    uint32_t state = 7, count = 0, step;
+    uint64_t ranges;
+    for (step = 0; step < 3000; ++step) {
+        state = state * 1664525u + 1013904223u;
+        if (count > 0 && (state >> 16 & 1)) {
+            uint32_t at = (state >> 20) % count;
+            free_on(live[at], t.s1);
+            live[at] = live[--count];
+        } else if (count < 16) {
+            smp_status status = smp_alloc_async(t.pool, ((state >> 17 & 3) + 1) * 2 * MIB, t.s1, &live[count]);
+            if (status == SMP_SUCCESS) ++count;
+        }
+        if (step % 40 == 0) must(smp_stream_synchronize(t.device, the_one_at_work ? t.s1 : t.s2));
+    }
+    CHECK(pool_stats(t.pool).chunk_moves > 30);
+    ranges = pool_stats(t.pool).ranges;
+    while (count > 0) free_on(live[--count], t.s1);
+    free_on(other, t.s2);
+    scene_end(&t);
+    return ranges;
+}
+
+static void of_many_places_left_a_synchronise_drops_those_whose_points_it_observes(void)
+{
+    CHECK_EQ(ranges_after_many_moves(1), 1);
+    CHECK(ranges_after_many_moves(0) > 1);
+}
+
 static void what_a_block_leaves_of_a_moved_chunk_keeps_its_points(void)
 {
     struct scene t = lazy("mapped(max_pool_size=20MiB); policies(internal_dependencies=off, opportunistic=off)");
@@ -1001,6 +1035,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN_ANY_PACE(a_mapped_pool_moves_idle_chunks_before_it_asks_for_more)
           RUN_ANY_PACE(a_place_that_a_chunk_left_is_for_that_chunk_alone)
           RUN_ANY_PACE(what_is_done_again_on_the_only_stream_makes_no_call_to_the_device)
+          RUN_ANY_PACE(of_many_places_left_a_synchronise_drops_those_whose_points_it_observes)
           RUN_ANY_PACE(what_a_block_leaves_of_a_moved_chunk_keeps_its_points)
           RUN_ANY_PACE(on_a_device_that_cannot_map_the_default_preset_is_the_ladder_and_says_so)
           RUN_ANY_PACE(the_exclusive_pages_preset_has_size_buckets)
