@@ -624,3 +624,20 @@ fn threads_that_move_chunks_at_once_leave_every_structure_right() {
         assert_eq!(device::info(b.device).unwrap().reserved, 0);
     }
 }
+
+#[test]
+fn an_entry_pauses_though_another_streams_request_was_refused() {
+    let b = bench_on(
+        lazy_4k(),
+        "mapped(range_size=1MiB, chunk_size=4KiB, max_pool_size=48KiB); policies(internal_dependencies=off)",
+    );
+    let [first, second] = [6, 5].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+    b.free(first, b.s);
+    let refused = pool::alloc_async(b.pool, 6 * CHUNK, b.t).unwrap_err();
+    assert_eq!(refused.status, Status::CapacityExceeded);
+    let third = b.alloc(3 * CHUNK, b.s);
+    b.free(third, b.s);
+    // Three chunks, and three that were cut from them, are free beside each other, not merged; then all twelve merge.
+    b.free(second, b.s);
+    assert_eq!(b.stats().largest_free, 12 * CHUNK);
+}

@@ -286,7 +286,10 @@ fn pause(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, stream: StreamRef) {
         return;
     }
     let mut shared = pool.shared.lock();
-    if shared.entries[e].sole != Sole::One(stream) || !slow.cache(stream.slot(), pool).may_pause(e) {
+    if shared.entries[e].sole != Sole::One(stream)
+        || !slow.cache(stream.slot(), pool).may_pause(e)
+        || slow.used(&mut shared, pool, e) > 0
+    {
         return;
     }
     left.fetch_sub(1, Relaxed);

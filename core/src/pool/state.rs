@@ -270,13 +270,11 @@ impl PoolCache {
         }
     }
 
-    /// A Mapped entry may pause, nothing is live in it, and the stream has recent blocks that would merge; if it is the only
-    /// stream there.
+    /// A Mapped entry may pause, and the stream has recent blocks that would merge; if it is the only stream there, and nothing is
+    /// live in it. (That is asked with all streams locked: one that was refused may have kept room.)
     pub(crate) fn may_pause(&self, entry: usize) -> bool {
         let front = u32::from(entry == 0 && !self.front.is_none());
-        self.pool.entry_tally[entry].pauses.load(Relaxed) > 0
-            && self.entries[entry].recents() + front >= 2
-            && self.room_bytes(entry) == self.pool.mark(entry).load(Relaxed)
+        self.pool.entry_tally[entry].pauses.load(Relaxed) > 0 && self.entries[entry].recents() + front >= 2
     }
 
     /// The first entry may pause, for all this stream knows, when a block for which `requested` bytes were asked is freed: that
