@@ -97,10 +97,7 @@ fn quick(
         && cache.id == pool
     {
         if let Some((b, bytes, allocation)) = cache.front.take_exact(size, cache.unit) {
-            cache.entries.first.requested += size as i64;
-            let counted = &cache.share.quick;
-            counted.store(counted.load(Relaxed) + 1, Relaxed);
-            b.serve(allocation, bytes, size, pool_slot);
+            cache.serve(b, allocation, bytes, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Ok(AllocationId(allocation));
         }
@@ -115,10 +112,7 @@ fn quick(
         {
             let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
             cache.ready -= need;
-            first.requested += size as i64;
-            let counted = &cache.share.quick;
-            counted.store(counted.load(Relaxed) + 1, Relaxed);
-            b.serve(allocation, need, size, pool_slot);
+            cache.serve(b, allocation, need, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Ok(AllocationId(allocation));
         }
@@ -211,12 +205,9 @@ fn fast(
             let first = &mut cache.entries.first;
             let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
             let (index, b) = first.carve_own(need, me, stock, permit)?;
-            cache.ready -= need;
-            first.requested += size as i64;
-            let counted = &cache.share.quick;
-            counted.store(counted.load(Relaxed) + 1, Relaxed);
             let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
-            b.serve(allocation, need, size, pool_slot);
+            cache.ready -= need;
+            cache.serve(b, allocation, need, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Some(AllocationId(allocation));
         }

@@ -261,7 +261,7 @@ fn fast(
         list_room(pool, e, &mut cached.room, me.slot());
         list_room(pool, pool.entries.len(), room, me.slot());
     }
-    let pausing = cached.requested == 0 && pool.entry_tally[e].pauses.load(Relaxed) > 0;
+    let pausing = cached.requested == 0;
     cache.mind_most();
     cache.make_ready();
     let pausing = (pausing && cache.may_pause(e)).then(|| cache.pool.clone());

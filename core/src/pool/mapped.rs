@@ -14,7 +14,7 @@ use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
-use super::span::Bound;
+use super::span::{Bound, touches};
 use super::state::{Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
@@ -191,6 +191,14 @@ impl Range {
         self.places[place] = number;
         self.bare.set(place, number == NOTHING);
     }
+    /// The place of an address.
+    fn place(&self, address: u64, size: u64) -> u64 {
+        (address - self.base) / size
+    }
+    /// The places that lie wholly in `bytes` at `address`.
+    fn places_within(&self, address: u64, bytes: u64, size: u64) -> std::ops::Range<u64> {
+        (address - self.base).div_ceil(size)..self.place(address + bytes, size)
+    }
     /// A place became idle.
     fn set_since(&mut self, place: u64, since: u64) {
         let place = place as usize;
@@ -223,13 +231,22 @@ impl Mapping {
         self.ranges.iter().position(|range| range.page == slot).expect("a block of a Mapped entry is in a range")
     }
     /// The range that an address is in.
+    #[inline(always)]
     fn range_at(&self, address: u64) -> usize {
-        self.ranges.partition_point(|range| range.base <= address) - 1
+        // (Mostly there is one.)
+        if self.ranges.len() == 1 { 0 } else { self.ranges.partition_point(|range| range.base <= address) - 1 }
     }
     /// The range and the number of a place.
     fn place_at(&self, address: u64, size: u64) -> (usize, u64) {
         let range = self.range_at(address);
-        (range, (address - self.ranges[range].base) / size)
+        (range, self.ranges[range].place(address, size))
+    }
+
+    /// Something is mapped at a place still that should not be.
+    fn strand(&mut self, address: u64, size: u64) {
+        let (range, place) = self.place_at(address, size);
+        self.ranges[range].set(place, STUCK);
+        self.stuck.push(address);
     }
 
     /// A new chunk serves here, at home.
@@ -394,7 +411,6 @@ fn take_out(
 
 /// No chunk serves at a block of [`take_out`]: it is vacant, together with vacant neighbours.
 fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
-    let touches = |left: &Block, right: &Block| left.page() == right.page() && left.end() == right.addr();
     let b = block(index);
     let next = b.next();
     if next != NIL && block(next).has(VACANT) && touches(b, block(next)) {
@@ -411,6 +427,13 @@ fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
     b.set_size_flags(b.size(), VACANT);
     b.set_stream(HOST);
     shared.entries[e].mapped.vacant.insert((b.addr(), index));
+}
+
+/// The chunks at the places from `low` to `high`, in one free block, leave.
+fn leave(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, low: u64, high: u64) {
+    let around = block_around(&shared.entries[e].mapped, low);
+    let left = take_out(slow, shared, pool, e, &[around], low, high);
+    make_vacant(shared, e, left);
 }
 
 /// Unmaps what is mapped at a place, which nothing uses any more.
@@ -441,10 +464,7 @@ pub(crate) fn go_home(
         return;
     }
     // With every stream of the pool locked, all blocks stay as they are.
-    let attached = pool.attached.lock().clone();
-    for slot in attached {
-        slow.state(slot);
-    }
+    slow.lock_attached(pool);
     let mapping = &shared.entries[e].mapped;
     let size = pool.entries[e].page_size;
     let mut away: Vec<(u64, u64, u32)> = Vec::new();
@@ -492,10 +512,8 @@ pub(crate) fn go_home(
     for &(first, count, _) in &groups {
         let (at, home, _) = away[first];
         let bytes = count as u64 * size;
-        let around = block_around(&shared.entries[e].mapped, at);
-        let points = free_points(shared, around);
-        let left = take_out(slow, shared, pool, e, &[around], at, at + bytes);
-        make_vacant(shared, e, left);
+        let points = free_points(shared, block_around(&shared.entries[e].mapped, at));
+        leave(slow, shared, pool, e, at, at + bytes);
         let mapping = &mut shared.entries[e].mapped;
         for &(at, home, number) in &away[first..first + count] {
             mapping.serve_at(number, home, &points, size);
@@ -801,28 +819,10 @@ impl Request<'_> {
         if mapping.ghosts == 0 {
             return open;
         }
-        let candidates = self.candidates(slow, shared, e, bound);
-        let chunks = |range: &Range, address: u64, bytes: u64| {
-            let (from, to) = ((address - range.base).div_ceil(size), (address + bytes - range.base) / size);
-            from as usize..to as usize
-        };
-        if let [range] = &*mapping.ranges
-            && size.is_power_of_two()
-        {
-            // As it mostly is: nothing to look for, nothing to divide.
-            let (base, shift) = (range.base, size.trailing_zeros());
-            for (bytes, address, _) in candidates {
-                for &number in range.places.get(chunks(range, address, bytes)).unwrap_or(&[]) {
-                    for ghost in &mapping.chunks[number as usize].ghosts {
-                        open[0].set(((ghost.at - base) >> shift) as usize, true);
-                    }
-                }
-            }
-            return open;
-        }
-        for (bytes, address, _) in candidates {
+        for (bytes, address, _) in self.candidates(slow, shared, e, bound) {
             let range = &mapping.ranges[mapping.range_at(address)];
-            for &number in range.places.get(chunks(range, address, bytes)).unwrap_or(&[]) {
+            let within = range.places_within(address, bytes, size);
+            for &number in range.places.get(within.start as usize..within.end as usize).unwrap_or(&[]) {
                 for ghost in &mapping.chunks[number as usize].ghosts {
                     let (range, place) = mapping.place_at(ghost.at, size);
                     open[range].set(place as usize, true);
@@ -836,9 +836,6 @@ impl Request<'_> {
     fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, open: &[Bits]) -> Option<Plan> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        let touches = |left: u32, right: u32| {
-            right != NIL && block(left).page() == block(right).page() && block(left).end() == block(right).addr()
-        };
         // (missing places, address), range, first block of the hole, its end.
         let mut best: Option<((u64, u64), usize, u32, u64)> = None;
         let runs = mapping.open_runs(open, size);
@@ -856,14 +853,17 @@ impl Request<'_> {
             let (mut low, mut first, mut last) = (open, index, index);
             if open == address {
                 let mut left = block(first).prev();
-                while left != NIL && touches(left, first) && bound.usable(shared, left).is_some() {
+                while left != NIL && touches(block(left), block(first)) && bound.usable(shared, left).is_some() {
                     (first, low) = (left, block(left).addr());
                     left = block(left).prev();
                 }
             }
-            while high == block(last).end() && touches(last, block(last).next()) {
+            while high == block(last).end() && block(last).next() != NIL {
                 let next = block(last).next();
                 let n = block(next);
+                if !touches(block(last), n) {
+                    break;
+                }
                 if n.has(VACANT) {
                     let Some(&(_, further)) = runs.get(at).filter(|run| run.0 == n.addr()) else { break };
                     at += 1;
@@ -904,7 +904,7 @@ impl Request<'_> {
         }
         let ((count, address), range, first, high) = best?;
         let home = &mapping.ranges[range];
-        let (from, to) = (self.first_place(home, address, size), self.last_place(home, address, size));
+        let (from, to) = (home.place(address, size), home.place(address + self.need - 1, size));
         let (mut missing, mut back) = (Vec::with_capacity(count as usize), Vec::with_capacity(16));
         let known = (home.places.len() as u64).clamp(from, to + 1);
         let numbers = home.places.get(from as usize..known as usize).unwrap_or(&[]);
@@ -923,17 +923,9 @@ impl Request<'_> {
         Some(Plan { range, address, first: from, count: to - from + 1, missing, back, tail, hole })
     }
 
-    fn first_place(&self, range: &Range, address: u64, size: u64) -> u64 {
-        (address - range.base) / size
-    }
-
-    fn last_place(&self, range: &Range, address: u64, size: u64) -> u64 {
-        (address + self.need - 1 - range.base) / size
-    }
-
     /// How many places a block at `address` has with nothing mapped. `Err`: it would take a chunk twice, first at this place.
     fn missing(&self, mapping: &Mapping, range: &Range, address: u64, size: u64) -> std::result::Result<u64, u64> {
-        let (first, last) = (self.first_place(range, address, size), self.last_place(range, address, size));
+        let (first, last) = (range.place(address, size), range.place(address + self.need - 1, size));
         let known = (range.places.len() as u64).clamp(first, last + 1);
         let mut missing = last + 1 - known;
         let mark = mapping.new_mark();
@@ -981,9 +973,7 @@ impl Request<'_> {
         let mut left = wanted;
         for (bytes, address, index) in candidates {
             let range = mapping.range_at(address);
-            let base = mapping.ranges[range].base;
-            let (from, to) = ((address - base).div_ceil(size), (address + bytes - base) / size);
-            for place in from..to {
+            for place in mapping.ranges[range].places_within(address, bytes, size) {
                 if left == 0 {
                     return found;
                 }
@@ -992,10 +982,7 @@ impl Request<'_> {
                     continue;
                 }
                 left -= 1;
-                match found.last_mut() {
-                    Some(last) if last.block == index && last.first + last.count == place => last.count += 1,
-                    _ => found.push(Source { block: index, range, first: place, count: 1 }),
-                }
+                add_source(&mut found, index, range, place);
             }
         }
         found
@@ -1014,24 +1001,14 @@ impl Request<'_> {
         let mut chunks: Vec<(u64, u64, u32)> = plan.back.iter().map(chunk).collect();
         chunks.sort_unstable();
         let mut found: Vec<Source> = Vec::with_capacity(chunks.len());
-        let (mut range, mut end) = (0, 0);
+        let (mut around, mut end) = (NIL, 0);
         for &(address, ..) in &chunks {
             if address >= end {
-                let around = block_around(mapping, address);
-                range = mapping.range_at(address);
+                around = block_around(mapping, address);
                 end = block(around).end();
-                let first = (address - mapping.ranges[range].base) / size;
-                found.push(Source { block: around, range, first, count: 1 });
-                continue;
             }
-            let place = (address - mapping.ranges[range].base) / size;
-            let last = found.last_mut().expect("there is a block around");
-            if last.first + last.count == place {
-                last.count += 1;
-            } else {
-                let block = last.block;
-                found.push(Source { block, range, first: place, count: 1 });
-            }
+            let (range, place) = mapping.place_at(address, size);
+            add_source(&mut found, around, range, place);
         }
         (found, chunks)
     }
@@ -1092,15 +1069,10 @@ impl Request<'_> {
             let count = (at..places.len()).take_while(|&i| places[i] - places[at] == (i - at) as u64).count();
             if let Err(refused) = device.source.map(pointer, places[at] * size, &chunks[at..at + count], size) {
                 self.note_refusal(refused);
-                let mut stuck = Vec::new();
-                for &place in &places[..at] {
-                    if device.source.unmap(pointer, place * size, 1, size).is_err() {
-                        stuck.push(place);
+                for address in places[..at].iter().map(|place| base + place * size) {
+                    if !unmap(mapping, pool, e, address) {
+                        mapping.strand(address, size);
                     }
-                }
-                for place in stuck {
-                    mapping.ranges[plan.range].set(place, STUCK);
-                    mapping.stuck.push(base + place * size);
                 }
                 mapping.spare.extend_from_slice(&chunks[moves as usize..]);
                 return Ok(None);
@@ -1136,9 +1108,7 @@ impl Request<'_> {
         // The chunks leave where they were.
         for source in sources.iter().chain(&returning) {
             let low = shared.entries[e].mapped.ranges[source.range].base + source.first * size;
-            let around = block_around(&shared.entries[e].mapped, low);
-            let left = take_out(slow, shared, pool, e, &[around], low, low + source.count * size);
-            make_vacant(shared, e, left);
+            leave(slow, shared, pool, e, low, low + source.count * size);
         }
         for tally in [&pool.tally, &pool.entry_tally[e]] {
             tally.chunk_moves.fetch_add(moves, Relaxed);
@@ -1193,6 +1163,14 @@ impl Request<'_> {
         b.set_stream(OBSERVED);
         b.set_size_flags(b.size(), FREE);
         Ok(Some(Found { index, entry: e, reason }))
+    }
+}
+
+/// One more chunk, of the block `block`; they come by block, and in a block by ascending place.
+fn add_source(sources: &mut Vec<Source>, block: u32, range: usize, place: u64) {
+    match sources.last_mut() {
+        Some(last) if last.block == block && last.first + last.count == place => last.count += 1,
+        _ => sources.push(Source { block, range, first: place, count: 1 }),
     }
 }
 
@@ -1259,10 +1237,7 @@ pub(super) fn release_chunks(
     }
     let mut due = u64::MAX;
     // With every stream of the pool locked, what is free stays free.
-    let attached = pool.attached.lock().clone();
-    for slot in attached {
-        slow.state(slot);
-    }
+    slow.lock_attached(pool);
     let size = pool.entries[e].page_size;
     let reserved = pool.tally.reserved.load(Relaxed);
     if period.is_none() && reserved >= size && want(reserved, size) {
@@ -1356,9 +1331,7 @@ fn forget(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, number: u32) {
     mapping.ghosts -= ghosts.len() as u64;
     for address in ghosts.iter().map(|ghost| ghost.at).chain([at]) {
         if !unmap(mapping, pool, e, address) {
-            let (range, place) = mapping.place_at(address, size);
-            mapping.ranges[range].set(place, STUCK);
-            mapping.stuck.push(address);
+            mapping.strand(address, size);
         }
     }
     mapping.free_numbers.push(number);
@@ -1439,9 +1412,7 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
             if (range.bare.next(place, true) == Some(place)) != (number == NOTHING) {
                 return Err(format!("entry {e}: whether something is mapped at place {place} is wrong"));
             }
-        }
-        for (place, &number) in range.places.iter().enumerate() {
-            let address = range.base + place as u64 * size;
+            let address = range.base + place * size;
             match number {
                 NOTHING => {}
                 STUCK => stuck += 1,

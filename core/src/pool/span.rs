@@ -354,7 +354,7 @@ fn neighbour(index: u32, wanted: impl FnOnce(&'static Block) -> bool) -> Option<
 
 /// Neighbours without a gap.
 #[inline(always)]
-fn touches(left: &Block, right: &Block) -> bool {
+pub(super) fn touches(left: &Block, right: &Block) -> bool {
     left.page() == right.page() && left.end() == right.addr()
 }
 

@@ -292,6 +292,16 @@ impl PoolCache {
         self.quick = Quick::No;
     }
 
+    /// A block of the first entry, taken out of its structure, becomes an allocation of `size` bytes with *ready* room, in the
+    /// pool in `pool_slot`.
+    #[inline(always)]
+    pub(crate) fn serve(&mut self, b: &Block, allocation: u64, bytes: u64, size: u64, pool_slot: u32) {
+        self.entries.first.requested += size as i64;
+        let counted = &self.share.quick;
+        counted.store(counted.load(Relaxed) + 1, Relaxed);
+        b.serve(allocation, bytes, size, pool_slot);
+    }
+
     /// The block in front is put among the recent ones.
     #[inline(always)]
     pub(crate) fn retire_front(&mut self) {
@@ -716,8 +726,7 @@ impl Pool {
     /// The hot path is not taken any more, until as many [`Pool::step_back`].
     pub(crate) fn step_aside(&self, slow: &mut Slow<'_>) {
         self.aside.fetch_add(1, Relaxed);
-        let attached = self.attached.lock().clone();
-        for slot in attached {
+        for slot in slow.lock_attached(self) {
             if let Some(Some(cache)) = slow.state(slot).attach.pools.get_mut(self.slot as usize)
                 && cache.id == self.id
             {
@@ -827,8 +836,8 @@ impl PoolShared {
     fn add_room(&mut self, pool: &Pool, mark: usize, bytes: u64) {
         let room = self.room(mark);
         room.bytes += bytes;
-        if bytes > 0 && !std::mem::replace(&mut room.listed, true) {
-            pool.roomy[mark].lock().push(NO_STREAM);
+        if bytes > 0 {
+            list_room(pool, mark, room, NO_STREAM);
         }
     }
 }
@@ -1375,8 +1384,8 @@ impl<'a> Slow<'a> {
                 None => shared.room(mark),
             };
             room.bytes = room.bytes + got - bytes;
-            if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
-                pool.roomy[mark].lock().push(stream.map_or(NO_STREAM, StreamRef::slot));
+            if room.bytes > 0 {
+                list_room(pool, mark, room, stream.map_or(NO_STREAM, StreamRef::slot));
             }
         }
     }
@@ -1394,8 +1403,8 @@ impl<'a> Slow<'a> {
             let (got, kept) = self.collect_room(None, pool, mark, Some(stream), missing, false);
             let room = self.cache(stream.slot(), pool).room(mark);
             room.bytes += got;
-            if room.bytes > 0 && !std::mem::replace(&mut room.listed, true) {
-                pool.roomy[mark].lock().push(stream.slot());
+            if room.bytes > 0 {
+                list_room(pool, mark, room, stream.slot());
             }
             if kept && got < missing {
                 return false;
@@ -1453,13 +1462,19 @@ impl<'a> Slow<'a> {
         cache.entries[e].settle(stream, stock);
     }
 
-    /// Used bytes towards a mark: the mark less all room.
-    pub(crate) fn used(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) -> u64 {
+    /// Locks every stream that has a cache of the pool: what they own, and who has how much room, stays as it is. Their slots.
+    pub(crate) fn lock_attached(&mut self, pool: &Pool) -> Vec<u32> {
         let attached = pool.attached.lock().clone();
-        // Lock all first: room moves between streams.
         for &slot in &attached {
             self.state(slot);
         }
+        attached
+    }
+
+    /// Used bytes towards a mark: the mark less all room.
+    pub(crate) fn used(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) -> u64 {
+        // All first: room moves between streams.
+        let attached = self.lock_attached(pool);
         let mut room = shared.room(mark).bytes;
         for slot in attached {
             room += self.state(slot).attach.room_bytes(pool, mark);
@@ -1470,8 +1485,7 @@ impl<'a> Slow<'a> {
     /// The mark becomes what is used now.
     pub(crate) fn lower_mark(&mut self, shared: &mut PoolShared, pool: &Arc<Pool>, mark: usize) {
         let used = self.used(shared, pool, mark);
-        let attached = pool.attached.lock().clone();
-        for slot in attached {
+        for slot in self.lock_attached(pool) {
             if let Some(room) = self.state(slot).attach.room(pool, mark) {
                 room.bytes = 0;
             }
