@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 
+import made_up
+
 DEVICE_CALL_NS = 20_000
 VERDICTS = {True: "met", False: "missed", None: "undecided: the cores were busy"}
 QUIET = 1.7  # the least speed-up of two unshared threads in a run whose other thread figures count
@@ -212,8 +214,8 @@ def make_streams_trace(target, streams=4, steps=60):
     return {"events": len(out) // 16, "streams": streams, "live_peak": peak}
 
 
-def find_traces(directories, work):
-    """{name: (packed file, facts)} of every trace in the directories, and of one made up here."""
+def find_traces(directories, work, further):
+    """{name: (packed file, facts)} of every trace in the directories, of one made up here, and if asked of made_up.py's."""
     os.makedirs(work, exist_ok=True)
     found = {}
     for directory in directories:
@@ -230,6 +232,8 @@ def find_traces(directories, work):
                 say(f"bench: {file} is left out: {error}")
     target = os.path.join(work, "made-up-pipeline.bin")
     found["made-up-pipeline"] = (target, make_streams_trace(target))
+    if further:
+        found.update((f"made-up {name}", one) for name, one in made_up.write(os.path.join(work, "made-up")).items())
     return found
 
 
@@ -712,13 +716,14 @@ def main():
     parser.add_argument("--work", required=True, help="a folder for intermediate files")
     parser.add_argument("--out", required=True, help="where the JSON goes; the table goes beside it, .md")
     parser.add_argument("--traces", action="append", default=[], metavar="DIR", help="traces of either version; may be repeated")
+    parser.add_argument("--made-up", action="store_true", help="the traces of made_up.py, too")
     parser.add_argument("--quick", action="store_true", help="fewer cases, one repetition")
     parser.add_argument("--missing", action="append", default=[], help="a peer that could not be built, and why")
     options = parser.parse_args()
 
     start = time.time()
     about = machine()
-    traces = find_traces(options.traces, os.path.join(options.work, "traces"))
+    traces = find_traces(options.traces, os.path.join(options.work, "traces"), options.made_up)
     runner = Runner(options.programs, options.work, 1 if options.quick else 3, 3 if options.quick else 8)
     table, checks, floor = suite(runner, traces, options.quick)
     about["load_after"] = os.getloadavg()[0]

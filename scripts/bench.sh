@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Measures libsmp beside its peers: one run, one table (build/bench/results.md), one JSON (build/bench/results.json).
 #
-# bench.sh [--quick] [--traces DIR]... [--build BUILD_DIR]
+# bench.sh [--quick] [--made-up] [--traces DIR]... [--build BUILD_DIR]
 #   --quick       fewer cases and one repetition: two minutes or so instead of ten
+#   --made-up     replays what benches/made_up.py draws, too: programs of thirty kinds, no recordings
 #   --traces DIR  traces of either version to replay besides those in traces/ (may be repeated)
 #   --build DIR   a built tree of the top-level CMakeLists.txt (default: build/release, built here)
 #
 # Needs gcc, python3 with pip, and cargo; valgrind counts instructions, strace futex calls. The peers come from PyPI and
 # the crate registry into build/bench. A peer that cannot be had or built is said to be missing, and the rest runs. Nothing here
 # gates anything: the figures are for people. docs/performance.md tells the method.
-quick=() traces=() given=
+quick=() traces=() made_up=() given=
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=(--quick) ;;
+        --made-up) made_up=(--made-up) ;;
         --traces) [ -d "${2-}" ] || { echo "bench.sh: no such folder: ${2-}" >&2; exit 2; }
             traces+=(--traces "$(realpath "$2")"); shift ;;
         --build) given=$(realpath -m "${2?}"); shift ;;
-        --help | -h) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        --help | -h) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) echo "bench.sh: unknown option: $1" >&2; exit 2 ;;
     esac
     shift
@@ -96,4 +98,4 @@ fi
 
 [ ! -d traces ] || traces=(--traces "$root/traces" "${traces[@]}")
 python3 benches/run.py --programs "$programs" --work "$work" --out "$work/results.json" \
-    "${quick[@]}" "${traces[@]}" "${missing[@]}"
+    "${quick[@]}" "${made_up[@]}" "${traces[@]}" "${missing[@]}"
