@@ -91,6 +91,8 @@ struct Serving {
 
 struct Ghost {
     at: u64,
+    /// The number of that place in its range.
+    place: u32,
     /// What used the chunk from here has run once these have.
     points: FreePoints,
 }
@@ -160,6 +162,14 @@ impl Bits {
         }
         let word = &mut self.0[place / 64];
         *word = *word & !(1 << (place % 64)) | u64::from(on) << (place % 64);
+    }
+
+    /// Adds a place that is one of those there were when the set was made.
+    #[inline(always)]
+    fn add(&mut self, place: u32) {
+        if let Some(word) = self.0.get_mut(place as usize / 64) {
+            *word |= 1 << (place % 64);
+        }
     }
 
     /// The first place from `from` on that is in the set, or with `on` false that is not.
@@ -269,8 +279,10 @@ impl Mapping {
 
     /// A chunk serves here from now on, and is mapped here; where it served until now was free at `points`.
     fn serve_at(&mut self, number: u32, address: u64, points: &FreePoints, size: u64) {
+        let at = self.chunks[number as usize].at;
+        let (_, place) = self.place_at(at, size);
+        let left = Ghost { at, place: place as u32, points: points.clone() };
         let serving = &mut self.chunks[number as usize];
-        let left = Ghost { at: serving.at, points: points.clone() };
         self.away += u64::from(serving.at == serving.home);
         self.away -= u64::from(address == serving.home);
         serving.at = address;
@@ -613,7 +625,8 @@ impl Request<'_> {
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);
             let bound = self.bound(&mut slow, &shared, e, &holders, &clock);
-            let open = self.open(&mut slow, &shared, e, &bound);
+            let candidates = self.candidates(&mut slow, &shared, e, &bound);
+            let open = self.open(&shared, e, &candidates);
             let Some(plan) = self.plan(&shared, e, &bound, &open) else {
                 drop(shared);
                 drop(slow);
@@ -633,7 +646,7 @@ impl Request<'_> {
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
-            let sources = self.sources(&mut slow, &shared, e, &bound, &plan, wanted);
+            let sources = self.sources(&shared, e, candidates, &plan, wanted);
             let moves: u64 = sources.iter().map(|source| source.count).sum();
             let grow = missing - moves;
             if held + grow > cap {
@@ -811,21 +824,20 @@ impl Request<'_> {
         found
     }
 
-    /// The open places by range: those with nothing mapped, and the ghosts of idle chunks.
-    fn open(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<Bits> {
+    /// The open places by range: those with nothing mapped, and the ghosts of idle chunks, which are in `candidates`.
+    fn open(&self, shared: &PoolShared, e: usize, candidates: &[(u64, u64, u32)]) -> Vec<Bits> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
         let mut open: Vec<Bits> = mapping.ranges.iter().map(|range| range.bare.clone()).collect();
         if mapping.ghosts == 0 {
             return open;
         }
-        for (bytes, address, _) in self.candidates(slow, shared, e, bound) {
+        for &(bytes, address, _) in candidates {
             let range = &mapping.ranges[mapping.range_at(address)];
             let within = range.places_within(address, bytes, size);
             for &number in range.places.get(within.start as usize..within.end as usize).unwrap_or(&[]) {
                 for ghost in &mapping.chunks[number as usize].ghosts {
-                    let (range, place) = mapping.place_at(ghost.at, size);
-                    open[range].set(place as usize, true);
+                    open[mapping.range_at(ghost.at)].add(ghost.place);
                 }
             }
         }
@@ -844,6 +856,10 @@ impl Request<'_> {
         let mut around = (0, NIL);
         let mut at = 0;
         while let Some(&(open, mut high)) = runs.get(at) {
+            if let Some(((0, _), ..)) = best {
+                // (What comes now has higher addresses.)
+                break;
+            }
             at += 1;
             let range = mapping.range_at(open);
             while let Some(&further) = vacant.next_if(|&&(address, _)| address <= open) {
@@ -885,17 +901,20 @@ impl Request<'_> {
                 }
             };
             // The low end, or as far up as it takes for no chunk to be needed twice.
+            let mut none_missing = false;
             let mut spot = low;
             while spot <= high && high - spot >= self.need {
                 match self.missing(mapping, home, spot, size) {
                     Ok(missing) => {
                         offer(spot, missing);
+                        none_missing = missing == 0;
                         break;
                     }
                     Err(place) => spot = home.base + (place + 1) * size,
                 }
             }
-            if high != home.end()
+            if !none_missing
+                && high != home.end()
                 && let spot = high - self.need
                 && let Ok(missing) = self.missing(mapping, home, spot, size)
             {
@@ -948,10 +967,9 @@ impl Request<'_> {
     /// then the lowest, from its low end.
     fn sources(
         &self,
-        slow: &mut Slow<'_>,
         shared: &PoolShared,
         e: usize,
-        bound: &Bound,
+        mut candidates: Vec<(u64, u64, u32)>,
         plan: &Plan,
         wanted: u64,
     ) -> Vec<Source> {
@@ -967,7 +985,6 @@ impl Request<'_> {
                 mapping.chunks[number as usize].needed.set((mark, place));
             }
         }
-        let mut candidates = self.candidates(slow, shared, e, bound);
         candidates.sort_unstable();
         let mut found: Vec<Source> = Vec::new();
         let mut left = wanted;
