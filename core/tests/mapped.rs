@@ -330,6 +330,52 @@ fn chunks_of_another_stream_stay_until_its_frees_precede() {
     assert_eq!(b.reason(wider), Reason::Event);
 }
 
+/// 12 chunks that s has freed, and that have executed; 12 were used at most, so 20 may be held.
+fn with_chunks_of_another_stream(options: ModelOptions, threshold: &str) -> Bench {
+    let spec = format!("mapped(range_size=1MiB, chunk_size=4KiB); policies(internal_dependencies=off){threshold}");
+    let b = bench_on(options, &spec);
+    for block in [4, 8].map(|chunks| b.alloc(chunks * CHUNK, b.s)) {
+        b.free(block, b.s);
+    }
+    stream::advance(b.device, b.s, 9).unwrap();
+    assert_eq!(b.chunks(), 12);
+    b
+}
+
+#[test]
+fn while_an_entry_may_grow_streams_do_not_take_what_others_have_freed() {
+    let b = with_chunks_of_another_stream(lazy_4k(), "");
+    let grown = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.at(grown), b.reason(grown), b.chunks()), (12 * CHUNK, Reason::Fresh, 20));
+    let with_it = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.at(with_it), b.reason(with_it), b.stats().progress_queries), (16 * CHUNK, Reason::Fresh, 0));
+    let taken = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.at(taken), b.reason(taken), b.chunks()), (0, Reason::Opportunistic, 20));
+}
+
+#[test]
+fn an_entry_does_not_grow_first_beyond_the_release_threshold() {
+    for (threshold, reason) in [(64, Reason::Opportunistic), (68, Reason::Fresh)] {
+        let b = with_chunks_of_another_stream(lazy_4k(), &format!("; release_threshold({threshold}KiB)"));
+        let block = b.alloc(4 * CHUNK, b.t);
+        assert_eq!(b.reason(block), reason, "{threshold} KiB");
+    }
+}
+
+#[test]
+fn an_entry_whose_device_has_refused_does_not_grow_first() {
+    let b = with_chunks_of_another_stream(lazy_4k(), "");
+    device::refuse_pages(b.device, 0, 2).unwrap();
+    // Eight are asked for, then four.
+    let refused = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.at(refused), b.reason(refused), b.stats().page_refusals), (0, Reason::Opportunistic, 2));
+    // It is not asked again as long as something serves.
+    let taken = b.alloc(4 * CHUNK, b.t);
+    assert_eq!((b.at(taken), b.reason(taken), b.chunks()), (4 * CHUNK, Reason::Opportunistic, 12));
+    let asked = b.alloc(6 * CHUNK, b.t);
+    assert_eq!((b.reason(asked), b.stats().page_refusals, b.chunks()), (Reason::Fresh, 2, 22));
+}
+
 #[test]
 fn what_a_block_leaves_of_a_moved_chunk_keeps_the_free_points_of_that_chunk() {
     let b = bench_on(

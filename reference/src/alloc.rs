@@ -235,6 +235,7 @@ impl Device {
                     device.pools[request.pool].shelves[entry].settle(None, 0);
                     device.preceding(request, entry)
                 })
+                .or_else(|| device.grow_first(request, entry))
                 .or_else(|| device.opportunistic(request, entry))
                 .or_else(|| device.cuda_fresh(request, entry))
                 .or_else(|| device.span(request, entry))
@@ -439,7 +440,7 @@ impl Device {
     }
 
     /// §7.
-    fn fresh_page(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+    pub(crate) fn fresh_page(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
         let pool = request.pool;
         self.sweep(pool);
         let shelf = &self.pools[pool].shelves[entry];
@@ -576,6 +577,6 @@ pub(crate) fn is_own(block: &Block, stream: usize) -> bool {
 }
 
 /// Free, with points, and not `stream`'s own.
-fn is_others(block: &Block, stream: usize) -> bool {
+pub(crate) fn is_others(block: &Block, stream: usize) -> bool {
     block.points().is_some_and(|points| !points.is_empty()) && !is_own(block, stream)
 }

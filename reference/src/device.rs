@@ -266,6 +266,7 @@ impl Device {
             orders: Vec::new(),
             had_users: false,
             pauses: 0,
+            refused: false,
         };
         self.pools.push(Pool {
             shelves: config.entries.iter().map(shelf).collect(),

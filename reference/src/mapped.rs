@@ -1,6 +1,6 @@
 //! Mapped entries: which chunks serve where and are mapped where else (§5, §7.1), and which go back (§9).
 
-use crate::alloc::{Found, Request, is_own};
+use crate::alloc::{Found, Request, is_others, is_own};
 use crate::device::Device;
 use crate::order::Point;
 use crate::pool::{Block, Chunk, Entry, Ghost, Page, Reason, Shelf, State};
@@ -344,6 +344,29 @@ impl Device {
         movable
     }
 
+    /// §6, step 4: what comes before policy 2.
+    pub(crate) fn grow_first(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+        let stream = request.stream?;
+        let pool = &self.pools[request.pool];
+        let shelf = &pool.shelves[entry];
+        let Entry::Mapped { chunk_size: chunk, max_pool_size, .. } = shelf.kind else { return None };
+        if !pool.config.policy_2 || shelf.refused || !shelf.blocks().any(|block| is_others(block, stream)) {
+            return None;
+        }
+        let cap = max_pool_size.map_or(u64::MAX, |cap| cap / chunk);
+        let more = request.need.div_ceil(chunk) + 1;
+        if shelf.page_count() + more > most_held(shelf.counted.used_high, chunk).min(cap) {
+            return None;
+        }
+        if pool.reserved().saturating_add(more.saturating_mul(chunk)) > pool.config.release_threshold {
+            self.met.push("not grown before policy 2: the release threshold");
+            return None;
+        }
+        let found = self.fresh_page(request, entry);
+        self.met.push(if found.is_some() { "grown before policy 2" } else { "refused to grow before policy 2" });
+        found
+    }
+
     /// §7.1.
     pub(crate) fn map(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
         let pool = request.pool;
@@ -377,9 +400,7 @@ impl Device {
         let shelf = &self.pools[pool].shelves[entry];
         let held = shelf.page_count();
         let used = shelf.counted.used_high.max(shelf.used() + request.need);
-        let few = (8 * chunk).min(16 * MIB);
-        let slack = (used / 64).max((3 * used / 32).max(few).min(3 * few));
-        let budget = (used + slack) / chunk;
+        let budget = most_held(used, chunk);
         let threshold = self.pools[pool].config.release_threshold;
         let reserved = self.pools[pool].reserved();
         let movable = self.movable(request, entry, &to);
@@ -424,11 +445,13 @@ impl Device {
             let refused = self.refuses(ask * chunk);
             let shelf = &mut self.pools[pool].shelves[entry];
             if !refused {
+                shelf.refused = false;
                 shelf.counted.page_allocs += ask;
                 shelf.batched += ask - 1;
                 self.page_allocs += ask;
                 break (moved, extra);
             }
+            shelf.refused = true;
             shelf.counted.page_refusals += 1;
             request.refused = true;
             least = true;
@@ -620,4 +643,11 @@ impl Device {
         }
         went
     }
+}
+
+/// §7.1: B, with U = `used`.
+fn most_held(used: u64, chunk: u64) -> u64 {
+    let few = (8 * chunk).min(16 * MIB);
+    let slack = (used / 64).max((3 * used / 32).max(few).min(3 * few));
+    (used + slack) / chunk
 }

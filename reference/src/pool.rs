@@ -309,6 +309,8 @@ pub(crate) struct Shelf {
     pub(crate) had_users: bool,
     /// How often it has paused since §7.1 served.
     pub(crate) pauses: u64,
+    /// The device's last answer to a question for chunks was no.
+    pub(crate) refused: bool,
 }
 
 /// §5: a chunk. A place is named by its address, which no two ranges have.

@@ -89,6 +89,9 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
     let cases = [
         "first range",
         "further range",
+        "grown before policy 2",
+        "refused to grow before policy 2",
+        "not grown before policy 2: the release threshold",
         "the cap is in the way",
         "refused, and asked for fewer",
         "asked for more than is missing",

@@ -421,6 +421,36 @@ fn what_has_executed_is_given_by_policy_2_and_only_by_it() {
 }
 
 #[test]
+fn a_mapped_entry_that_may_grow_does_so_before_policy_2() {
+    // 12 chunks were used at most, so 20 may be held.
+    for (threshold, refusals, expected) in [
+        (u64::MAX, 0, [(12, Reason::Fresh), (16, Reason::Fresh), (0, Reason::Opportunistic)]),
+        (17, 0, [(12, Reason::Fresh), (0, Reason::Opportunistic), (4, Reason::Opportunistic)]),
+        (16, 0, [(0, Reason::Opportunistic), (4, Reason::Opportunistic), (8, Reason::Opportunistic)]),
+        (u64::MAX, 2, [(0, Reason::Opportunistic), (4, Reason::Opportunistic), (8, Reason::Opportunistic)]),
+    ] {
+        let mut d = device(true);
+        let mut config = of(vec![mapped(64, None)]);
+        config.release_threshold = threshold.saturating_mul(CHUNK);
+        let pool = d.create_pool(&config).unwrap();
+        for stream in 1..=2 {
+            assert_eq!(d.create_stream(true, None), stream);
+        }
+        for (block, ..) in [4, 8].map(|count| alloc(&mut d, pool, count * CHUNK, 1)) {
+            d.free(block, Some(1)).unwrap();
+        }
+        d.advance(1, 9).unwrap();
+        d.refuse_pages(0, refusals);
+        let got = [(); 3].map(|()| {
+            let (_, at, reason) = alloc(&mut d, pool, 4 * CHUNK, 2);
+            (at / CHUNK, reason)
+        });
+        assert_eq!(got, expected, "threshold {threshold}, {refusals} refusals");
+        assert_eq!(d.figures(pool).unwrap().0.page_refusals, refusals);
+    }
+}
+
+#[test]
 fn policy_2_asks_about_at_most_eight_streams() {
     for streams in [8, 9] {
         let mut d = device(true);

@@ -383,6 +383,8 @@ pub(super) struct Request<'a> {
     pub(super) must_ask: Option<StreamRef>,
     /// How often the thread let others run, since they kept streams locked and the other streams had nothing.
     pub(super) yields: u32,
+    /// The entry that was to grow before policy 2, and did not.
+    pub(super) grown: Option<usize>,
     /// Policy 3: how far each stream could be waited for, as answered in this call.
     pub(super) waitable: SlotMap<StreamRef, u64>,
 }
@@ -492,6 +494,7 @@ fn allocate_checked(
         refusal: 0,
         must_ask: None,
         yields: 0,
+        grown: None,
         waitable: SlotMap::default(),
     };
     request.run()
@@ -506,6 +509,7 @@ impl Request<'_> {
             self.answers.clear();
             self.waitable.clear();
             self.asked = 0;
+            self.grown = None;
             let (pool, size, need) = (self.pool, self.size, self.need);
             let accepting = || (0..pool.entries.len()).filter(|&e| pool.entries[e].accepts(size, need));
             for entry in accepting() {
@@ -701,8 +705,21 @@ impl Request<'_> {
                     return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Event });
                 }
             }
-            // 4. Policy 2.
+            // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
+                let others = kept || holders.iter().any(|&holder| holder != me) || !shared.entries[e].multi.is_empty();
+                if others && self.grown != Some(e) && self.grows_first(&shared, e) {
+                    drop(shared);
+                    if kept {
+                        return self.let_others_run(slow, e);
+                    }
+                    drop(slow);
+                    self.grown = Some(e);
+                    return match self.fresh_page(e)? {
+                        None => self.reuse(e),
+                        done => Ok(done),
+                    };
+                }
                 let found = self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit);
                 if let Some(question) = self.must_ask.take() {
                     drop(shared);

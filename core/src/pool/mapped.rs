@@ -15,7 +15,7 @@ use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
 use super::span::{Bound, touches};
-use super::state::{Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
+use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
 use crate::few::Few;
@@ -31,12 +31,13 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
 const MOST_CHUNKS: u64 = 1 << 20;
 
-/// Bytes an entry with chunks of this size may hold beyond its high-water mark of `used` before it moves chunks instead of
+/// How many chunks of this size an entry may hold, with its high-water mark of `used` bytes, before it moves chunks instead of
 /// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
 /// there at once.
-fn slack(used: u64, size: u64) -> u64 {
+fn budget(used: u64, size: u64) -> u64 {
     let least = size.saturating_mul(8).min(16 << 20);
-    (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least))
+    let slack = (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
+    used.saturating_add(slack) / size
 }
 
 /// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that
@@ -73,6 +74,8 @@ pub(crate) struct Mapping {
     mark: Cell<u64>,
     /// With a `dealloc_period`: no chunk can go back by it before the pool has made so many allocations.
     due: u64,
+    /// The device's last answer, to a question for chunks or addresses, was no.
+    refused: bool,
 }
 
 /// Free points of one block; mostly one at most.
@@ -593,6 +596,21 @@ pub(crate) fn observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<
 }
 
 impl Request<'_> {
+    /// Whether a Mapped entry asks for chunks before a stream takes what others have freed and the host has not observed: while
+    /// it holds so little that nothing would be moved for this request (`docs/placement.md` §6, step 4).
+    pub(super) fn grows_first(&self, shared: &PoolShared, e: usize) -> bool {
+        let (pool, entry, size) = (self.pool, &self.pool.entries[e], self.pool.entries[e].page_size);
+        let mapped = &shared.entries[e].mapped;
+        if entry.kind != Kind::Mapped || mapped.refused {
+            return false;
+        }
+        let used = pool.entry_tally[e].used_high.load(Relaxed);
+        // As many chunks as the block may touch.
+        let more = self.need.div_ceil(size) + 1;
+        let kept = pool.threshold.load(Relaxed).saturating_sub(pool.tally.reserved.load(Relaxed)) / size;
+        mapped.mapped + more <= budget(used, size).min(entry.cap) && more <= kept
+    }
+
     /// Step 7 for a Mapped entry: chunks are mapped where they are missing.
     pub(super) fn map(&mut self, e: usize) -> Result<Option<AllocDone>> {
         let pool = self.pool;
@@ -642,7 +660,7 @@ impl Request<'_> {
             let missing = plan.missing.len() as u64;
             let held = shared.entries[e].mapped.mapped;
             let used = slow.used(&mut shared, pool, e).saturating_add(self.need).max(tally.used_high.load(Relaxed));
-            let budget = used.saturating_add(slack(used, size)) / size;
+            let budget = budget(used, size);
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
@@ -665,6 +683,7 @@ impl Request<'_> {
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
                 let Some(found) = self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? else {
+                    shared.entries[e].mapped.refused = true;
                     self.refused = true;
                     return Ok(None);
                 };
@@ -707,12 +726,16 @@ impl Request<'_> {
                         let address = addresses.next().unwrap_or(base);
                         device.tell(&Event::PageGranted { pool: pool.id, entry: e as u32, bytes: size, address });
                     }
-                    pool.shared.lock().entries[e].mapped.spare.extend(chunks);
+                    let mut shared = pool.shared.lock();
+                    let mapped = &mut shared.entries[e].mapped;
+                    mapped.spare.extend(chunks);
+                    mapped.refused = false;
                 }
                 Err(refused) => {
                     self.note_refusal(refused);
                     pool.tally.refused_chunks(lacking, size);
                     tally.refused_chunks(lacking, size);
+                    pool.shared.lock().entries[e].mapped.refused = true;
                     device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes: lacking * size });
                     least = true;
                     refused_at = lacking;
@@ -774,7 +797,10 @@ impl Request<'_> {
         };
         let Some((slot, grant)) = opened else {
             self.refused = true;
-            pool.shared.lock().stock.give(index);
+            let mut shared = pool.shared.lock();
+            shared.stock.give(index);
+            shared.entries[e].mapped.refused = true;
+            drop(shared);
             device.granted.lock().give_address_back(address, bytes, granularity);
             for tally in [&pool.tally, &pool.entry_tally[e]] {
                 tally.page_refusals.fetch_add(1, Relaxed);
