@@ -130,18 +130,46 @@ fn what_may_be_held_beyond_grows_with_what_is_used_from_8_to_24_chunks_and_then_
 #[test]
 fn beyond_what_may_be_held_a_256th_of_what_is_used_is_asked_for_at_once() {
     let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");
-    b.alloc(1024 * CHUNK, b.s);
-    let blocks = [0; 24].map(|_| b.alloc(CHUNK, b.s));
+    let whole = b.alloc(1024 * CHUNK, b.s);
+    b.free(whole, b.s);
+    let halves: Vec<AllocationId> = (0..2 * 1048).map(|_| b.alloc(CHUNK / 2, b.s)).collect();
     assert_eq!((b.chunks(), b.stats().used), (1048, 1048 * CHUNK));
-    // Free, but of t's blocks none can be made: t is not ordered after s.
-    for block in blocks {
-        b.free(block, b.s);
-    }
-    b.alloc(CHUNK, b.t);
-    // 1049 would be the most used: 1048 / 256 is four chunks.
+    // No chunk is idle then, though half of each is free.
+    halves.into_iter().step_by(2).for_each(|half| b.free(half, b.s));
+    b.alloc(24 * CHUNK, b.s);
     assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 24, 0));
-    b.alloc(24 * CHUNK, b.t);
+    // 1048 are the most used: 1048 / 256 is four chunks.
+    b.alloc(CHUNK, b.s);
     assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 24 + 4, 0));
+}
+
+#[test]
+fn with_several_streams_chunks_that_others_have_not_finished_with_count_as_used() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");
+    let first = b.alloc(1024 * CHUNK, b.s);
+    assert_eq!((b.chunks(), b.stats().used), (1024 + 24, 1024 * CHUNK));
+    // Of s's, which t is not ordered after. (One stream has used the entry so far.)
+    b.free(first, b.s);
+    b.alloc(25 * CHUNK, b.t);
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 4, 0));
+    // 1024 of s, 25 and 64 of t: 1113, and beyond them 24 and a 32nd, which is 34.
+    b.alloc(64 * CHUNK, b.t);
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1113 + 24 + 34, 0));
+}
+
+#[test]
+fn an_event_lets_a_stream_use_what_another_freed_before_what_all_can_use() {
+    let b = bench();
+    let [mine, all] = [0; 2].map(|_| b.alloc(CHUNK, b.s));
+    let between = b.alloc(CHUNK, b.s);
+    b.free(all, b.s);
+    b.sync(b.s);
+    b.free(mine, b.s);
+    let e = event::create(b.device).unwrap();
+    event::record(b.device, e, b.s).unwrap();
+    stream::wait_event(b.device, b.t, e).unwrap();
+    assert_eq!([0; 2].map(|_| b.reason(b.alloc(CHUNK, b.t))), [Reason::Event, Reason::Observed]);
+    b.free(between, b.s);
 }
 
 #[test]
@@ -321,12 +349,13 @@ fn chunks_of_another_stream_stay_until_its_frees_precede() {
     assert_eq!(b.reason(wide), Reason::Fresh);
     b.free(wide, b.t);
     b.sync(b.t);
-    // Ordered by an event: policy 1. 44 chunks are the most used now, so 52 may be held, and are; 16 of 20 places have one.
+    // Ordered by an event: policy 1. 44 chunks are the most used now: beside eight, with two streams a 32nd more may be held, 53
+    // in all. 52 are, and 16 of 20 places have one.
     let e = event::create(b.device).unwrap();
     event::record(b.device, e, b.s).unwrap();
     stream::wait_event(b.device, b.t, e).unwrap();
     let wider = b.alloc(20 * CHUNK, b.t);
-    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (36 * CHUNK, 4, 52));
+    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (36 * CHUNK, 3, 53));
     assert_eq!(b.reason(wider), Reason::Event);
 }
 
@@ -372,8 +401,9 @@ fn an_entry_whose_device_has_refused_does_not_grow_first() {
     // It is not asked again as long as something serves.
     let taken = b.alloc(4 * CHUNK, b.t);
     assert_eq!((b.at(taken), b.reason(taken), b.chunks()), (4 * CHUNK, Reason::Opportunistic, 12));
+    // (Nothing fits, so nothing is known of the rest of s's: 12 and 6 chunks count as used, and eight more may be held.)
     let asked = b.alloc(6 * CHUNK, b.t);
-    assert_eq!((b.reason(asked), b.stats().page_refusals, b.chunks()), (Reason::Fresh, 2, 22));
+    assert_eq!((b.reason(asked), b.stats().page_refusals, b.chunks()), (Reason::Fresh, 2, 26));
 }
 
 #[test]
@@ -547,9 +577,9 @@ fn host_ordered_blocks_use_only_chunks_whose_frees_are_observed() {
     assert_eq!((b.stats().chunk_moves, b.reason(host)), (0, Reason::Fresh));
     pool::free(host).unwrap();
     b.sync(b.s);
-    // 44 used allow 52 held, which are: four come from the hole.
+    // 44 used allow 53 held, one more than are: three come from the hole.
     let host = pool::alloc(b.pool, 20 * CHUNK, &Default::default()).unwrap();
-    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (36 * CHUNK, 4, Reason::Observed));
+    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (36 * CHUNK, 3, Reason::Observed));
 }
 
 #[test]

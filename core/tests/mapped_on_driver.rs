@@ -222,24 +222,25 @@ fn in_modes(modes: &[&str], name: &str, failures: &str, test: impl FnOnce(u64)) 
     }
 }
 
+/// (A cap makes chunks move that would else be asked for: several streams use the entry.)
 #[test]
 fn blocks_keep_their_bytes_while_chunks_move_under_them() {
     in_each_mode("blocks_keep_their_bytes_while_chunks_move_under_them", |seed| {
-        blocks_keep_their_bytes(seed, "mapped()", true);
+        blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB)", true);
     });
 }
 
 #[test]
 fn blocks_keep_their_bytes_when_the_host_observes_nothing() {
     in_each_mode("blocks_keep_their_bytes_when_the_host_observes_nothing", |seed| {
-        blocks_keep_their_bytes(seed, "mapped(range_size=64MiB)", false);
+        blocks_keep_their_bytes(seed, "mapped(range_size=64MiB, max_pool_size=72MiB)", false);
     });
 }
 
 #[test]
 fn blocks_keep_their_bytes_at_a_cap_and_with_a_period() {
     in_each_mode("blocks_keep_their_bytes_at_a_cap_and_with_a_period", |seed| {
-        blocks_keep_their_bytes(seed, "mapped(max_pool_size=80MiB, dealloc_period=20)", seed % 2 == 0);
+        blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB, dealloc_period=20)", seed % 2 == 0);
     });
 }
 

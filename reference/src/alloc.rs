@@ -228,13 +228,15 @@ impl Device {
     /// §6 steps 1–7, entry after entry.
     fn search(&mut self, request: &mut Request) -> Option<Found> {
         self.first_entry(request, |device, request, entry| {
+            let mapped = device.pools[request.pool].shelves[entry].kind.chunk().is_some();
             device
                 .own(request, entry)
-                .or_else(|| device.observed(request, entry))
+                .or_else(|| if mapped { None } else { device.observed(request, entry) })
                 .or_else(|| {
                     device.pools[request.pool].shelves[entry].settle(None, 0);
                     device.preceding(request, entry)
                 })
+                .or_else(|| if mapped { device.observed(request, entry) } else { None })
                 .or_else(|| device.grow_first(request, entry))
                 .or_else(|| device.opportunistic(request, entry))
                 .or_else(|| device.cuda_fresh(request, entry))

@@ -109,6 +109,11 @@ impl Shelf {
         }
     }
 
+    /// Not all was allocated and freed on one stream, without added users.
+    fn is_several(&self) -> bool {
+        self.had_users || !matches!(*self.orders, [] | [Some(_)])
+    }
+
     fn places(&self, from: u64, to: u64, chunk: u64) -> Vec<u64> {
         (0..(to - from) / chunk).map(|place| from + place * chunk).collect()
     }
@@ -355,7 +360,7 @@ impl Device {
         }
         let cap = max_pool_size.map_or(u64::MAX, |cap| cap / chunk);
         let more = request.need.div_ceil(chunk) + 1;
-        if shelf.page_count() + more > most_held(shelf.counted.used_high, chunk).min(cap) {
+        if shelf.page_count() + more > most_held(shelf.counted.used_high, chunk, shelf.is_several()).min(cap) {
             return None;
         }
         if pool.reserved().saturating_add(more.saturating_mul(chunk)) > pool.config.release_threshold {
@@ -399,8 +404,17 @@ impl Device {
         let missing = to.missing.len() as u64;
         let shelf = &self.pools[pool].shelves[entry];
         let held = shelf.page_count();
-        let used = shelf.counted.used_high.max(shelf.used() + request.need);
-        let budget = most_held(used, chunk);
+        let several = shelf.is_several();
+        let mut used = shelf.counted.used_high.max(shelf.used() + request.need);
+        if several {
+            let idle = shelf.chunks.iter().filter(|each| self.idle_in(request, entry, each).is_some()).count() as u64;
+            let bound = (held - idle) * chunk + request.need;
+            if bound > used {
+                self.met.push("several streams: more chunks in use than bytes");
+            }
+            used = used.max(bound);
+        }
+        let budget = most_held(used, chunk, several);
         let threshold = self.pools[pool].config.release_threshold;
         let reserved = self.pools[pool].reserved();
         let movable = self.movable(request, entry, &to);
@@ -646,8 +660,8 @@ impl Device {
 }
 
 /// §7.1: B, with U = `used`.
-fn most_held(used: u64, chunk: u64) -> u64 {
+fn most_held(used: u64, chunk: u64, several: bool) -> u64 {
     let few = (8 * chunk).min(16 * MIB);
     let slack = (used / 64).max((3 * used / 32).max(few).min(3 * few));
-    (used + slack) / chunk
+    (used + slack + if several { used / 32 } else { 0 }) / chunk
 }

@@ -115,6 +115,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "placed further up, so as to take no chunk twice",
         "not at the high end, so as to take no chunk twice",
         "asked for no more: something is mapped there",
+        "several streams: more chunks in use than bytes",
         "paused",
         "no pause: used by others as well",
         "no pause: often enough",

@@ -648,15 +648,10 @@ impl Request<'_> {
                 return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
             }
         }
-        // 2. Observed frees.
-        if !rules::off(rules::OBSERVED) {
-            let bins = &mut shared.entries[e].observed;
-            let index = fit(bins, Upto::Any);
-            if index != NIL {
-                bins.remove(index);
-                let reason = if block(index).has(UNUSED) { Reason::Fresh } else { Reason::Observed };
-                return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason });
-            }
+        // 2. Observed frees; of a Mapped entry after step 3.
+        let mapped = entry.kind == Kind::Mapped;
+        if !mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
+            return self.commit(&mut slow, &mut shared, found);
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
         // to see what calls in its order do.
@@ -705,6 +700,12 @@ impl Request<'_> {
                     return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::Event });
                 }
             }
+        }
+        if mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
+            return self.commit(&mut slow, &mut shared, found);
+        }
+        if let Some(me) = self.stream {
+            let follow = pool.follows();
             // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
                 let others = kept || holders.iter().any(|&holder| holder != me) || !shared.entries[e].multi.is_empty();
@@ -1032,6 +1033,21 @@ impl Request<'_> {
 
 pub(super) fn out_of_records() -> Error {
     Error::new(Status::OutOfMemory, "out of memory: the process has no block record left (2^28 blocks)")
+}
+
+/// Step 2: the best of the observed blocks, taken out of its structure.
+fn take_observed(shared: &mut PoolShared, e: usize, fit: &impl Fn(&Bins, Upto) -> u32) -> Option<Found> {
+    if rules::off(rules::OBSERVED) {
+        return None;
+    }
+    let bins = &mut shared.entries[e].observed;
+    let index = fit(bins, Upto::Any);
+    if index == NIL {
+        return None;
+    }
+    bins.remove(index);
+    let reason = if block(index).has(UNUSED) { Reason::Fresh } else { Reason::Observed };
+    Some(Found { index, entry: e, reason })
 }
 
 fn consider(best: &mut Option<(u64, u64, u32, Option<StreamRef>)>, index: u32, holder: Option<StreamRef>) {

@@ -33,11 +33,12 @@ const MOST_CHUNKS: u64 = 1 << 20;
 
 /// How many chunks of this size an entry may hold, with its high-water mark of `used` bytes, before it moves chunks instead of
 /// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
-/// there at once.
-fn budget(used: u64, size: u64) -> u64 {
+/// there at once. (Where several streams use the entry there is a 32nd more: such programs do not come back to the same places.)
+fn budget(used: u64, size: u64, several: bool) -> u64 {
     let least = size.saturating_mul(8).min(16 << 20);
     let slack = (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
-    used.saturating_add(slack) / size
+    let more = if several { used / 32 } else { 0 };
+    used.saturating_add(slack + more) / size
 }
 
 /// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that
@@ -608,7 +609,7 @@ impl Request<'_> {
         // As many chunks as the block may touch.
         let more = self.need.div_ceil(size) + 1;
         let kept = pool.threshold.load(Relaxed).saturating_sub(pool.tally.reserved.load(Relaxed)) / size;
-        mapped.mapped + more <= budget(used, size).min(entry.cap) && more <= kept
+        mapped.mapped + more <= budget(used, size, shared.entries[e].sole.is_several()).min(entry.cap) && more <= kept
     }
 
     /// Step 7 for a Mapped entry: chunks are mapped where they are missing.
@@ -660,7 +661,11 @@ impl Request<'_> {
             let missing = plan.missing.len() as u64;
             let held = shared.entries[e].mapped.mapped;
             let used = slow.used(&mut shared, pool, e).saturating_add(self.need).max(tally.used_high.load(Relaxed));
-            let budget = budget(used, size);
+            let several = shared.entries[e].sole.is_several();
+            // What others have not finished with takes memory as well.
+            let busy = if several { held - self.idle(&shared, e, &candidates) } else { 0 };
+            let used = if several { used.max((busy * size).saturating_add(self.need)) } else { used };
+            let budget = budget(used, size, several);
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
@@ -848,6 +853,18 @@ impl Request<'_> {
         }
         found.retain(|&(.., index)| bound.usable(shared, index).is_some());
         found
+    }
+
+    /// How many chunks are idle: those in `candidates`.
+    fn idle(&self, shared: &PoolShared, e: usize, candidates: &[(u64, u64, u32)]) -> u64 {
+        let size = self.pool.entries[e].page_size;
+        let mapping = &shared.entries[e].mapped;
+        let within = |&(bytes, address, _): &(u64, u64, u32)| {
+            let range = &mapping.ranges[mapping.range_at(address)];
+            let places = range.places_within(address, bytes, size);
+            places.end.saturating_sub(places.start)
+        };
+        candidates.iter().map(within).sum()
     }
 
     /// The open places by range: those with nothing mapped, and the ghosts of idle chunks, which are in `candidates`.

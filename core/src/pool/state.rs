@@ -758,6 +758,12 @@ pub(crate) enum Sole {
     Many,
 }
 
+impl Sole {
+    pub(crate) fn is_several(self) -> bool {
+        self == Sole::Many
+    }
+}
+
 pub(crate) struct EntryShared {
     /// As the pool's.
     pub(crate) room: Room,
