@@ -395,7 +395,7 @@ impl PoolCache {
 #[inline(never)]
 pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bool {
     let mut missing = bytes.saturating_sub(room.bytes);
-    let mut list = pool.roomy[mark].lock();
+    let mut list = lock_patiently(&pool.roomy[mark]);
     let mut at = 0;
     // Others may have more than those in whose way another thread is; a mark rises only if nobody has.
     let mut passed_over = false;
@@ -441,7 +441,7 @@ pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes:
 #[inline(never)]
 pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
     if !std::mem::replace(&mut room.listed, true) {
-        pool.roomy[mark].lock().push(slot);
+        lock_patiently(&pool.roomy[mark]).push(slot);
     }
 }
 
@@ -1177,6 +1177,21 @@ fn give_list_back<T>(place: &Mutex<Vec<T>>, mut list: Vec<T>) {
     *now = list;
 }
 
+/// Takes a lock that is seldom kept for longer than a call: threads that are not running, of which one may have it, are let run
+/// some times before this one sleeps, and is woken by two calls to the system.
+fn lock_patiently<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    for _ in 0..YIELDS {
+        if let Some(guard) = mutex.try_lock() {
+            return guard;
+        }
+        std::thread::yield_now();
+    }
+    mutex.lock()
+}
+
+/// How often.
+const YIELDS: usize = 64;
+
 /// How many locked streams are looked through one by one.
 const FEW: usize = 8;
 
@@ -1187,7 +1202,7 @@ impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
         Slow {
             device,
-            slow: Some(device.slow.lock()),
+            slow: Some(lock_patiently(&device.slow)),
             leaving: Vec::new(),
             first: Default::default(),
             slots: [NO_STREAM; FEW],
@@ -1434,12 +1449,12 @@ impl<'a> Slow<'a> {
         let (mut got, mut kept) = (0, false);
         if wait {
             // Before the list is locked, which whoever has a stream locked may want.
-            let others = pool.roomy[mark].lock().clone();
+            let others = lock_patiently(&pool.roomy[mark]).clone();
             others.into_iter().filter(|&other| other != NO_STREAM).for_each(|other| {
                 self.state(other);
             });
         }
-        pool.roomy[mark].lock().retain(|&other| {
+        lock_patiently(&pool.roomy[mark]).retain(|&other| {
             if missing == 0 || other == own {
                 return true;
             }
