@@ -95,8 +95,6 @@ struct Serving {
 
 struct Ghost {
     at: u64,
-    /// The number of that place in its range.
-    place: u32,
     /// What used the chunk from here has run once these have.
     points: FreePoints,
 }
@@ -109,8 +107,6 @@ struct Range {
     pointer: u64,
     /// The number of the chunk that is mapped at each place; as long as has been needed.
     places: Vec<u32>,
-    /// Which of these have nothing mapped.
-    bare: Bits,
     /// The pool's allocations when the place became idle; kept only for `dealloc_period`.
     since: Vec<u64>,
 }
@@ -154,38 +150,24 @@ struct Coming {
     origin: usize,
 }
 
-/// A set of places.
-#[derive(Clone, Default)]
-struct Bits(Vec<u64>);
+/// A set of chunks, by number.
+struct Chunks(Vec<u64>);
 
-impl Bits {
-    #[inline(always)]
-    fn set(&mut self, place: usize, on: bool) {
-        if self.0.len() <= place / 64 {
-            self.0.resize(place / 64 + 1, 0);
-        }
-        let word = &mut self.0[place / 64];
-        *word = *word & !(1 << (place % 64)) | u64::from(on) << (place % 64);
+impl Chunks {
+    fn none_of(count: usize) -> Chunks {
+        Chunks(vec![0; count.div_ceil(64)])
     }
 
-    /// Adds a place that is one of those there were when the set was made.
+    /// Adds one that is below the count that the set was made for.
     #[inline(always)]
-    fn add(&mut self, place: u32) {
-        if let Some(word) = self.0.get_mut(place as usize / 64) {
-            *word |= 1 << (place % 64);
-        }
+    fn add(&mut self, number: u32) {
+        self.0[number as usize / 64] |= 1 << (number % 64);
     }
 
-    /// The first place from `from` on that is in the set, or with `on` false that is not.
-    fn next(&self, from: u64, on: bool) -> Option<u64> {
-        let flip = if on { 0 } else { u64::MAX };
-        let mut at = (from / 64) as usize;
-        let mut word = (self.0.get(at)? ^ flip) & (u64::MAX << (from % 64));
-        while word == 0 {
-            at += 1;
-            word = self.0.get(at)? ^ flip;
-        }
-        Some(at as u64 * 64 + u64::from(word.trailing_zeros()))
+    /// (What is no chunk's number is not in it.)
+    #[inline(always)]
+    fn has(&self, number: u32) -> bool {
+        self.0.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
     }
 }
 
@@ -197,13 +179,9 @@ impl Range {
     fn set(&mut self, place: u64, number: u32) {
         let place = place as usize;
         if self.places.len() <= place {
-            for further in self.places.len()..=place {
-                self.bare.set(further, true);
-            }
             self.places.resize(place + 1, NOTHING);
         }
         self.places[place] = number;
-        self.bare.set(place, number == NOTHING);
     }
     /// The place of an address.
     fn place(&self, address: u64, size: u64) -> u64 {
@@ -223,6 +201,35 @@ impl Range {
     }
     fn end(&self) -> u64 {
         self.base + self.bytes
+    }
+
+    /// A vacant place is open: nothing is mapped there, or one of the `idle` chunks.
+    #[inline(always)]
+    fn is_open(&self, place: u64, idle: &Chunks) -> bool {
+        let number = self.number(place);
+        number == NOTHING || idle.has(number)
+    }
+
+    /// The first of the vacant places from `from` up to `to` that is not open, or `to`.
+    fn open_upto(&self, from: u64, to: u64, idle: &Chunks) -> u64 {
+        let known = (self.places.len() as u64).min(to);
+        (from..known).find(|&place| !self.is_open(place, idle)).unwrap_or(to)
+    }
+
+    /// Where among the vacant places from `from` up to `to` the first run of open places begins that is `count` long or goes
+    /// on to `to`. What is before `from` does not belong to it. (A place that is not open rules out all runs across it: of
+    /// long runs few places are looked at.)
+    fn open_run(&self, from: u64, to: u64, count: u64, idle: &Chunks) -> Option<u64> {
+        // All from `start` up to `open` are open if those from `open` up to `start + count` are.
+        let (mut start, mut open) = (from, from);
+        while start < to {
+            let end = to.min(start.saturating_add(count));
+            match (open..end).rev().find(|&place| !self.is_open(place, idle)) {
+                None => return Some(start),
+                Some(closed) => (start, open) = (closed + 1, end),
+            }
+        }
+        None
     }
 }
 
@@ -284,8 +291,7 @@ impl Mapping {
     /// A chunk serves here from now on, and is mapped here; where it served until now was free at `points`.
     fn serve_at(&mut self, number: u32, address: u64, points: &FreePoints, size: u64) {
         let at = self.chunks[number as usize].at;
-        let (_, place) = self.place_at(at, size);
-        let left = Ghost { at, place: place as u32, points: points.clone() };
+        let left = Ghost { at, points: points.clone() };
         let serving = &mut self.chunks[number as usize];
         self.away += u64::from(serving.at == serving.home);
         self.away -= u64::from(address == serving.home);
@@ -305,30 +311,6 @@ impl Mapping {
     fn new_mark(&self) -> u64 {
         self.mark.set(self.mark.get() + 1);
         self.mark.get()
-    }
-
-    /// The runs of open places, by ascending address; `open`: by range. None goes on in another block.
-    fn open_runs(&self, open: &[Bits], size: u64) -> Vec<(u64, u64)> {
-        let mut runs = Vec::with_capacity(32);
-        for (range, open) in self.ranges.iter().zip(open) {
-            let known = range.places.len() as u64;
-            // What is beyond the known places is open.
-            let mut beyond = known;
-            let mut from = 0;
-            while let Some(low) = open.next(from, true) {
-                let high = open.next(low, false).unwrap_or(known).min(known);
-                from = high;
-                if high == known {
-                    beyond = low;
-                    break;
-                }
-                runs.push((range.base + low * size, range.base + high * size));
-            }
-            if range.base + beyond * size < range.end() {
-                runs.push((range.base + beyond * size, range.end()));
-            }
-        }
-        runs
     }
 }
 
@@ -645,8 +627,8 @@ impl Request<'_> {
             let holders = slow.holders(pool, e);
             let bound = self.bound(&mut slow, &shared, e, &holders, &clock);
             let candidates = self.candidates(&mut slow, &shared, e, &bound);
-            let open = self.open(&shared, e, &candidates);
-            let Some(plan) = self.plan(&shared, e, &bound, &open) else {
+            let idle = self.idle_chunks(&shared, e, &candidates);
+            let Some(plan) = self.plan(&shared, e, &bound, &idle) else {
                 drop(shared);
                 drop(slow);
                 if self.need.div_ceil(size) > cap {
@@ -823,15 +805,7 @@ impl Request<'_> {
         enter_page(&mut shared, pool, e, slot, index, (bytes, VACANT), address, grant);
         let own = &mut shared.entries[e];
         own.mapped.vacant.insert((address, index));
-        let range = Range {
-            page: slot,
-            base: address,
-            bytes,
-            pointer,
-            places: Vec::new(),
-            bare: Bits::default(),
-            since: Vec::new(),
-        };
+        let range = Range { page: slot, base: address, bytes, pointer, places: Vec::new(), since: Vec::new() };
         let at = own.mapped.ranges.partition_point(|other| other.base < address);
         own.mapped.ranges.insert(at, range);
         drop(slow);
@@ -867,101 +841,98 @@ impl Request<'_> {
         candidates.iter().map(within).sum()
     }
 
-    /// The open places by range: those with nothing mapped, and the ghosts of idle chunks, which are in `candidates`.
-    fn open(&self, shared: &PoolShared, e: usize, candidates: &[(u64, u64, u32)]) -> Vec<Bits> {
+    /// The idle chunks: those at places that lie wholly in one of the `candidates`.
+    fn idle_chunks(&self, shared: &PoolShared, e: usize, candidates: &[(u64, u64, u32)]) -> Chunks {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        let mut open: Vec<Bits> = mapping.ranges.iter().map(|range| range.bare.clone()).collect();
+        let mut idle = Chunks::none_of(mapping.chunks.len());
         if mapping.ghosts == 0 {
-            return open;
+            return idle;
         }
         for &(bytes, address, _) in candidates {
             let range = &mapping.ranges[mapping.range_at(address)];
             let within = range.places_within(address, bytes, size);
             for &number in range.places.get(within.start as usize..within.end as usize).unwrap_or(&[]) {
-                for ghost in &mapping.chunks[number as usize].ghosts {
-                    open[mapping.range_at(ghost.at)].add(ghost.place);
-                }
+                idle.add(number);
             }
         }
-        open
+        idle
     }
 
     /// Where in the ranges the block goes: the fewest places with nothing mapped, then the lowest address.
-    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, open: &[Bits]) -> Option<Plan> {
+    fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, idle: &Chunks) -> Option<Plan> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
         // (missing places, address), range, first block of the hole, its end.
         let mut best: Option<((u64, u64), usize, u32, u64)> = None;
-        let runs = mapping.open_runs(open, size);
-        // The vacant block that a run is in; both ascend.
-        let mut vacant = mapping.vacant.iter().peekable();
-        let mut around = (0, NIL);
-        let mut at = 0;
-        while let Some(&(open, mut high)) = runs.get(at) {
-            if let Some(((0, _), ..)) = best {
-                // (What comes now has higher addresses.)
-                break;
-            }
-            at += 1;
-            let range = mapping.range_at(open);
-            while let Some(&further) = vacant.next_if(|&&(address, _)| address <= open) {
-                around = further;
-            }
-            let (address, index) = around;
-            let (mut low, mut first, mut last) = (open, index, index);
-            if open == address {
-                let mut left = block(first).prev();
-                while left != NIL && touches(block(left), block(first)) && bound.usable(shared, left).is_some() {
-                    (first, low) = (left, block(left).addr());
-                    left = block(left).prev();
-                }
-            }
-            while high == block(last).end() && block(last).next() != NIL {
-                let next = block(last).next();
-                let n = block(next);
-                if !touches(block(last), n) {
-                    break;
-                }
-                if n.has(VACANT) {
-                    let Some(&(_, further)) = runs.get(at).filter(|run| run.0 == n.addr()) else { break };
-                    at += 1;
-                    (last, high) = (next, further);
-                } else if bound.usable(shared, next).is_some() {
-                    (last, high) = (next, n.end());
-                } else {
-                    break;
-                }
-            }
-            if high - low < self.need {
-                continue;
-            }
+        // All holes that begin below are known.
+        let mut passed = 0;
+        'search: for &(address, index) in &mapping.vacant {
+            let range = mapping.range_at(address);
             let home = &mapping.ranges[range];
-            let mut offer = |address: u64, missing: u64| {
-                let rank = (missing, address);
-                if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
-                    best = Some((rank, range, first, high));
+            let (start, end) = (home.place(address, size), home.place(block(index).end(), size));
+            let mut from = start.max(home.place(passed.max(address), size));
+            while from < end {
+                // A hole of which these places are a part.
+                let (mut low, mut first) = (address, index);
+                if from == start && home.is_open(start, idle) {
+                    let mut left = block(first).prev();
+                    while left != NIL && touches(block(left), block(first)) && bound.usable(shared, left).is_some() {
+                        (first, low) = (left, block(left).addr());
+                        left = block(left).prev();
+                    }
                 }
-            };
-            // The low end, or as far up as it takes for no chunk to be needed twice.
-            let mut none_missing = false;
-            let mut spot = low;
-            while spot <= high && high - spot >= self.need {
-                match self.missing(mapping, home, spot, size) {
-                    Ok(missing) => {
-                        offer(spot, missing);
-                        none_missing = missing == 0;
+                let mut open = from;
+                if low == address {
+                    let Some(run) = home.open_run(from, end, self.need.div_ceil(size), idle) else { break };
+                    (low, open) = (home.base + run * size, (run + self.need.div_ceil(size)).min(end));
+                }
+                open = home.open_upto(open, end, idle);
+                let (mut high, mut last) = (home.base + open * size, index);
+                while high == block(last).end() && block(last).next() != NIL {
+                    let next = block(last).next();
+                    let n = block(next);
+                    if !touches(block(last), n) {
                         break;
                     }
-                    Err(place) => spot = home.base + (place + 1) * size,
+                    if n.has(VACANT) {
+                        let (start, end) = (home.place(n.addr(), size), home.place(n.end(), size));
+                        let open = home.open_upto(start, end, idle);
+                        if open == start {
+                            break;
+                        }
+                        (last, high) = (next, home.base + open * size);
+                    } else if bound.usable(shared, next).is_some() {
+                        (last, high) = (next, n.end());
+                    } else {
+                        break;
+                    }
                 }
-            }
-            if !none_missing
-                && high != home.end()
-                && let spot = high - self.need
-                && let Ok(missing) = self.missing(mapping, home, spot, size)
-            {
-                offer(spot, missing);
+                passed = high;
+                // (The place after an end within the block is not open.)
+                from = open + 1;
+                if high - low < self.need {
+                    continue;
+                }
+                let mut offer = |(missing, address): (u64, u64)| {
+                    let rank = (missing, address);
+                    if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
+                        best = Some((rank, range, first, high));
+                    }
+                    missing
+                };
+                // The low end, or as far up as it takes for no chunk to be needed twice.
+                if self.lowest(mapping, home, low, high, size).map(&mut offer) == Some(0) {
+                    // (What comes now has higher addresses.)
+                    break 'search;
+                }
+                if high != home.end()
+                    && let spot = high - self.need
+                    && let Some((missing, _)) = self.lowest(mapping, home, spot, high, size)
+                    && offer((missing, spot)) == 0
+                {
+                    break 'search;
+                }
             }
         }
         let ((count, address), range, first, high) = best?;
@@ -985,25 +956,41 @@ impl Request<'_> {
         Some(Plan { range, address, first: from, count: to - from + 1, missing, back, tail, hole })
     }
 
-    /// How many places a block at `address` has with nothing mapped. `Err`: it would take a chunk twice, first at this place.
-    fn missing(&self, mapping: &Mapping, range: &Range, address: u64, size: u64) -> std::result::Result<u64, u64> {
-        let (first, last) = (range.place(address, size), range.place(address + self.need - 1, size));
-        let known = (range.places.len() as u64).clamp(first, last + 1);
-        let mut missing = last + 1 - known;
+    /// The lowest address from `low` on, itself or where a place begins, at which a block that ends at or below `high` takes no
+    /// chunk twice; before it, how many of its places have nothing mapped.
+    fn lowest(&self, mapping: &Mapping, range: &Range, low: u64, high: u64, size: u64) -> Option<(u64, u64)> {
         let mark = mapping.new_mark();
-        let numbers = range.places.get(first as usize..known as usize).unwrap_or(&[]);
-        for (place, &number) in (first..).zip(numbers) {
-            match number {
-                NOTHING => missing += 1,
-                number => {
+        let (mut spot, mut first) = (low, range.place(low, size));
+        let mut place = first;
+        let mut missing = 0;
+        loop {
+            let last = range.place(spot + self.need - 1, size);
+            let known = (range.places.len() as u64).clamp(place, last + 1);
+            let numbers = range.places.get(place as usize..known as usize).unwrap_or(&[]);
+            let mut twice = None;
+            for &number in numbers {
+                if number == NOTHING {
+                    missing += 1;
+                } else {
                     let (met, before) = mapping.chunks[number as usize].needed.replace((mark, place));
-                    if met == mark {
-                        return Err(before);
+                    if met == mark && before >= first {
+                        twice = Some(before);
                     }
                 }
+                place += 1;
+                if twice.is_some() {
+                    break;
+                }
+            }
+            let Some(before) = twice else { return Some((missing + last + 1 - known, spot)) };
+            // Behind the first of the two.
+            missing -= (first..=before).filter(|&place| range.number(place) == NOTHING).count() as u64;
+            first = before + 1;
+            spot = range.base + first * size;
+            if high < spot || high - spot < self.need {
+                return None;
             }
         }
-        Ok(missing)
     }
 
     /// Up to `wanted` idle chunks that are not needed for the plan's places: of the smallest usable free block that holds one,
@@ -1469,9 +1456,6 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
     let (mut mapped, mut vacant, mut ghosts, mut stuck) = (0, 0, 0, 0);
     for range in &mapping.ranges {
         for (place, &number) in (0..).zip(&range.places) {
-            if (range.bare.next(place, true) == Some(place)) != (number == NOTHING) {
-                return Err(format!("entry {e}: whether something is mapped at place {place} is wrong"));
-            }
             let address = range.base + place * size;
             match number {
                 NOTHING => {}
