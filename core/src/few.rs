@@ -44,7 +44,9 @@ impl<T: Copy + Default, const N: usize> Few<T, N> {
     #[inline]
     pub(crate) fn insert(&mut self, at: usize, value: T) {
         self.push(value);
-        self[at..].rotate_right(1);
+        let after = &mut self[at..];
+        after.copy_within(..after.len() - 1, 1);
+        after[0] = value;
     }
 
     #[inline(always)]

@@ -1017,6 +1017,8 @@ impl Request<'_> {
                 let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Points::default(), None);
                 b.set_stream(stream);
                 b.set_seq(seq);
+                // What the stream does next may go the quick way again.
+                slow.cache(stream.slot(), pool).make_ready();
                 seq
             }
         };

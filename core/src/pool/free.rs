@@ -8,8 +8,8 @@ use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, Sole, StreamGuard, beside_own_live, insert_merged,
-    list_room,
+    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, Sole, StreamGuard, StreamState, beside_own_live,
+    insert_merged, list_room,
 };
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
@@ -60,13 +60,82 @@ pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -
     }
     match (BLOCKS.get(handle::slot(allocation.0)), STREAMS.get(handle::slot(stream.0))) {
         (Some(b), Some(record)) => {
-            if listed_or_fast(allocation, b, record, stream.0, missed.lock(record)).is_some() {
+            if listed_or_fast(allocation, b, record, stream.0, missed.lock(record)).is_some()
+                || across(allocation, b, record, stream.0).is_some()
+            {
                 return Ok(());
             }
         }
         _ => drop(missed),
     }
     free_slow(allocation, Some(stream), false)
+}
+
+/// Whether what `state`'s stream does now is seen at a glance to be ordered after an operation of `owner`, whose record is `other`.
+#[inline(always)]
+fn follows(state: &StreamState, owner: StreamRef, other: &Stream<Caches>, seq: u64) -> bool {
+    state.clock.get(owner) >= seq || other.observed() >= seq
+}
+
+/// A free on another stream than the allocation's, which is ordered after it by what it has waited for: the block becomes a
+/// recent one of that stream as by the quick way, only that it changes hands, for which the slow lock and both streams' are
+/// needed. `None`: nothing was done.
+#[inline(never)]
+fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
+    let pool = {
+        let state = record.state.lock();
+        let owner = b.stream();
+        if !state.is_ready_for(key) || owner == state.me || matches!(owner, OBSERVED | MULTI | HOST) {
+            return None;
+        }
+        if !follows(&state, owner, STREAMS.at(owner.slot()), b.seq()) {
+            return None;
+        }
+        let cache = state.attach.pools.get(b.passes(allocation.0)? as usize)?.as_ref()?;
+        if cache.quick != Quick::Yes {
+            return None;
+        }
+        cache.pool.clone()
+    };
+    let _slow = pool.device.slow.lock();
+    // Which streams have used the entry is known already.
+    if pool.shared.lock().entries[0].sole != Sole::Many {
+        return None;
+    }
+    let mut guard = record.state.lock();
+    let state = &mut *guard;
+    let owner = b.stream();
+    if owner == state.me || matches!(owner, OBSERVED | MULTI | HOST) {
+        return None;
+    }
+    let other = STREAMS.at(owner.slot());
+    // (The slot of a stream that is forgotten may be another device's by now, whose lock is not ours to take.)
+    if !other.is(pool.device.uid, owner) {
+        return None;
+    }
+    let _others = other.state.lock();
+    // All of it once more, now that nothing changes.
+    let ready = state.is_ready_for(key);
+    let follows = follows(state, owner, other, b.seq());
+    let cache = &mut **state.attach.pools.get_mut(pool.slot as usize)?.as_mut()?;
+    if !ready
+        || b.stream() != owner
+        || b.passes(allocation.0) != Some(pool.slot)
+        || cache.id != pool.id
+        || cache.quick != Quick::Yes
+        || !follows
+        || !cache.clear_front()
+    {
+        return None;
+    }
+    let first = &mut cache.entries.first;
+    first.requested -= b.requested() as i64;
+    first.counts.frees += 1;
+    let bytes = b.rest();
+    b.set_stream(state.me);
+    cache.front.set(b, allocation.0, bytes);
+    b.set_seq(state.push_next(record));
+    Some(())
 }
 
 /// The quick way in an entry that has a list of empty pages, then the whole hot path.
@@ -403,6 +472,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         // Where others' work is not seen, an order that is not known may hold all the same: nothing is reported.
         let plainly = ready.stream == HOST
             || Some(ready.stream) == stream
+            || stream.is_some_and(|stream| slow.state(stream.slot()).clock.get(ready.stream) >= ready.seq)
             || device.order.observed(&STREAMS, ready.stream) >= ready.seq;
         if let Some(stream) = stream
             && !opaque
@@ -527,6 +597,8 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let racing = pool.accesses.forget(index, &unfollowed);
         drop(shared);
         if let Some(stream) = stream {
+            // What the stream does next may go the quick way again.
+            slow.cache(stream.slot(), pool).make_ready();
             pause(&mut slow, pool, e, stream);
         }
         if pool.destroyed.load(Relaxed) {

@@ -1231,7 +1231,7 @@ impl<'a> Slow<'a> {
 
     #[inline(never)]
     fn find(&mut self, slot: u32) -> &mut StreamState {
-        match self.slots.iter().position(|&held| held == slot) {
+        match self.slots[..self.few].iter().position(|&held| held == slot) {
             Some(at) => self.last = at,
             None if self.few == FEW => return self.other(slot),
             None => self.keep(slot, STREAMS.at(slot).state.lock()),
@@ -1258,13 +1258,27 @@ impl<'a> Slow<'a> {
     }
 
     /// The cache of `pool` on a stream, made if there is none.
+    #[inline(always)]
     pub(crate) fn cache(&mut self, slot: u32, pool: &Arc<Pool>) -> &mut PoolCache {
         self.cache_and_stock(slot, pool).0
     }
 
     /// The same, and the stream's stock of records.
+    #[inline(always)]
     pub(crate) fn cache_and_stock(&mut self, slot: u32, pool: &Arc<Pool>) -> (&mut PoolCache, &mut Stock) {
+        let index = pool.slot as usize;
+        let caches = &self.state(slot).attach.pools;
+        if !matches!(caches.get(index), Some(Some(cache)) if cache.id == pool.id && cache.front.is_none()) {
+            self.prepare_cache(slot, pool);
+        }
         let Caches { pools: caches, stock, .. } = &mut self.state(slot).attach;
+        (caches[index].as_mut().expect("just made"), stock)
+    }
+
+    /// Makes the cache of `pool` on a stream, if there is none. It has nothing in front then.
+    #[inline(never)]
+    fn prepare_cache(&mut self, slot: u32, pool: &Arc<Pool>) {
+        let caches = &mut self.state(slot).attach.pools;
         let index = pool.slot as usize;
         if caches.len() <= index {
             caches.resize_with(index + 1, || None);
@@ -1281,9 +1295,7 @@ impl<'a> Slow<'a> {
             );
             caches[index] = Some(Box::new(PoolCache::new(pool)));
         }
-        let cache = caches[index].as_mut().expect("just made");
-        cache.retire_front();
-        (cache, stock)
+        caches[index].as_mut().expect("just made").retire_front();
     }
 
     /// Locks a stream's slot, unless another thread keeps it locked for longer than a call mostly takes. `false`: it does.
