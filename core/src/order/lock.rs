@@ -2,7 +2,8 @@
 //!
 //! The hot path takes and gives back this lock in every call, mostly without a rival; a lock that can wake sleepers pays
 //! a second atomic exchange for that. So a rival waits by itself: it looks a while, then lets other threads run, then
-//! sleeps in short steps, which also lets a holder of lower priority finish.
+//! sleeps in short steps, which also lets a holder of lower priority finish. It pauses between two looks for as long as some calls
+//! take, so that threads on one stream make several calls each in turn: what they share changes caches less often.
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use spin::relax::RelaxStrategy;
@@ -17,8 +18,10 @@ pub(crate) type StreamMutexGuard<'a, T> = SpinMutexGuard<'a, T>;
 /// How a rival waits.
 pub(crate) struct Patience;
 
+/// Steps of the pause between two looks.
+const PAUSE: u32 = 128;
 /// Looks between two yields, and yields between two sleeps.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = 4;
 const YIELDS: u32 = 256;
 const SLEEP: Duration = Duration::from_micros(50);
 
@@ -32,7 +35,9 @@ impl RelaxStrategy for Patience {
         let waited = WAITED.get().wrapping_add(1);
         WAITED.set(waited);
         if !waited.is_multiple_of(LOOKS) {
-            std::hint::spin_loop();
+            for _ in 0..PAUSE {
+                std::hint::spin_loop();
+            }
         } else if !waited.is_multiple_of(LOOKS * YIELDS) {
             std::thread::yield_now();
         } else {
