@@ -28,7 +28,7 @@ rules! {
     RELEASE_EXECUTED = "release-executed", "a page goes back only when its free points have executed or are observed";
     OOM_RELEASE = "oom-release", "a refused page makes free pages go back and the request be tried again";
     CHUNK_MOVES = "chunk-moves", "idle chunks are moved before the device is asked for more";
-    CHUNK_LEAVING = "chunk-leaving", "a chunk is unmapped from where it served only when its free points there are observed";
+    CHUNK_LEAVING = "chunk-leaving", "a chunk is unmapped from where it served only when its free points there have executed";
     CHUNK_POINTS = "chunk-points", "what a block leaves of a moved chunk keeps the chunk's free points";
     SYNC_OBSERVES = "sync-closure", "a synchronise observes what the stream depended on";
     LEGACY = "legacy-barrier", "work on the legacy stream orders all blocking streams";

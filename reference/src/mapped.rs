@@ -4,10 +4,14 @@ use crate::alloc::{Found, Request, is_others, is_own};
 use crate::device::Device;
 use crate::order::Point;
 use crate::pool::{Block, Chunk, Entry, Ghost, Page, Reason, Shelf, State};
+use crate::release::Asked;
 
 const MIB: u64 = 1 << 20;
 /// How often an entry pauses before §7.1 serves again.
 const MOST_PAUSES: u64 = 64;
+
+/// Before a chunk with so many ghosts moves, it drops some.
+const MOST_GHOSTS: u64 = 32;
 
 /// Where a block can be put.
 #[derive(Clone)]
@@ -226,27 +230,31 @@ impl Device {
         }
     }
 
-    /// §9: ghosts are dropped, if there are many.
-    pub(crate) fn drop_ghosts(&mut self, pool: usize, entry: usize) {
-        let shelf = &mut self.pools[pool].shelves[entry];
-        let Entry::Mapped { range_size, chunk_size, .. } = shelf.kind else { return };
-        let ghosts: usize = shelf.chunks.iter().map(|chunk| chunk.ghosts.len()).sum();
-        if 2 * ghosts as u64 <= range_size / chunk_size {
-            return;
-        }
-        for chunk in &mut shelf.chunks {
-            let before = chunk.ghosts.len();
+    /// §9: the chunk that serves at `at` drops ghosts, if it has many.
+    fn drop_ghosts(&mut self, pool: usize, entry: usize, at: u64, asked: &mut Asked) {
+        let Entry::Mapped { range_size, chunk_size, .. } = self.pools[pool].shelves[entry].kind else { return };
+        let most = MOST_GHOSTS.min(range_size / chunk_size / 2);
+        loop {
+            let shelf = &self.pools[pool].shelves[entry];
+            let Some(chunk) = shelf.chunks.iter().find(|chunk| chunk.at == at) else { return };
+            let [oldest, ..] = &chunk.ghosts[..] else { return };
+            if (chunk.ghosts.len() as u64) < most {
+                return;
+            }
             let observed = |point: &Point| point.seq <= self.graph.streams[point.stream].observed;
-            chunk.ghosts.retain(|ghost| !ghost.points.iter().all(observed));
-            if chunk.ghosts.len() < before {
-                self.met.push("a ghost dropped");
+            let unobserved: Vec<Point> = oldest.points.iter().filter(|point| !observed(point)).copied().collect();
+            if !self.have_executed(pool, &unobserved, asked) {
+                self.met.push("a ghost not dropped before it has executed");
+                return;
             }
-            if !chunk.ghosts.is_empty() {
-                self.met.push("a ghost not dropped before it is observed");
-            }
-            if !chunk.is_mapped_at(chunk.home) {
-                self.met.push("a home dropped");
-                chunk.home = chunk.at;
+            self.met.push(if unobserved.is_empty() { "an observed ghost dropped" } else { "a ghost dropped" });
+            let shelf = &mut self.pools[pool].shelves[entry];
+            for chunk in shelf.chunks.iter_mut().filter(|chunk| chunk.at == at) {
+                chunk.ghosts.remove(0);
+                if !chunk.is_mapped_at(chunk.home) {
+                    self.met.push("a home dropped");
+                    chunk.home = chunk.at;
+                }
             }
         }
     }
@@ -425,6 +433,7 @@ impl Device {
         let (moved, extra) = loop {
             let over = (held + missing).saturating_sub(budget.min(cap)).min(missing);
             let moved = if least { missing } else { over }.min(movable.len() as u64);
+            let step = if moved < over { 96 } else { 256 };
             let grow = missing - moved;
             if held + grow > cap {
                 self.met.push("the cap is in the way");
@@ -436,7 +445,7 @@ impl Device {
                 let page = shelf.pages.iter().find(|page| page.base == to.base)?;
                 while held + grow + extra < cap
                     && reserved.saturating_add((grow + extra + 1) * chunk) <= threshold
-                    && (held + grow + extra < budget || grow + extra < used / 256 / chunk)
+                    && (held + grow + extra < budget || grow + extra < used / step / chunk)
                     && after + extra * chunk < page.end()
                 {
                     if shelf.mapped_at(after + extra * chunk).is_some() {
@@ -499,6 +508,10 @@ impl Device {
         self.met.extend(met);
         if reason == Reason::Event {
             self.met.push("reason by dependency");
+        }
+        let mut asked = Asked::new();
+        for (at, ..) in &comes[returned..] {
+            self.drop_ghosts(pool, entry, *at, &mut asked);
         }
         // The chunks leave, and come; so do the new ones.
         let now = self.pools[pool].allocations;

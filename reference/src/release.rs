@@ -114,7 +114,6 @@ impl Device {
         for pool in 0..self.pools.len() {
             for entry in 0..self.pools[pool].shelves.len() {
                 self.go_home(pool, entry, None);
-                self.drop_ghosts(pool, entry);
             }
             self.sweep(pool);
             let threshold = self.pools[pool].config.release_threshold;

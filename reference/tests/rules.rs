@@ -927,21 +927,23 @@ fn a_chunk_goes_home_from_one_free_block_that_is_observed() {
 }
 
 #[test]
-fn ghosts_are_dropped_once_observed_where_there_are_more_than_half_the_places_of_a_range() {
-    for (places, observe, at) in [(6, true, 6), (6, false, 0), (8, true, 0)] {
-        let (mut d, pool, blocks) = moved(places);
-        let event = d.create_event();
-        if observe {
-            d.synchronise_stream(1).unwrap();
-        } else {
-            d.synchronise_event(event).unwrap();
-        }
-        for block in blocks {
-            d.free(block, Some(1)).unwrap();
-        }
-        // Four ghosts. They were the homes, so the chunks stay where they are.
-        assert_eq!(chunks(&mut d, pool, 6).1, at, "ranges of {places} places");
-        assert_eq!(d.figures(pool).unwrap().0.chunk_moves, 4);
+fn a_chunk_with_many_ghosts_drops_those_that_have_executed_before_it_moves() {
+    for (lazy, places, at, questions) in [(false, 2, 5, 1), (true, 2, 0, 1), (false, 4, 0, 0)] {
+        let mut d = device(lazy);
+        d.create_stream(false, None);
+        let pool = d.create_pool(&of(vec![mapped(places, Some(8))])).unwrap();
+        let [a, b, large] = four_of_which_two_go(&mut d, pool);
+        d.free(a, Some(1)).unwrap();
+        d.free(large, Some(1)).unwrap();
+        // Two chunks without ghosts move, and three with one each, at their homes.
+        let (larger, _) = chunks(&mut d, pool, 5);
+        let figures = d.figures(pool).unwrap().0;
+        assert_eq!((figures.chunk_moves, figures.progress_queries), (9, questions), "ranges of {places} places");
+        d.free(b, Some(1)).unwrap();
+        d.free(larger, Some(1)).unwrap();
+        d.synchronise_device();
+        // Where one chunk is alone, if the others of its block have another home.
+        assert_eq!(chunks(&mut d, pool, 1).1, at, "ranges of {places} places");
     }
 }
 

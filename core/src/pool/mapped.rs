@@ -4,7 +4,8 @@
 //! A range's blocks are live, free, or *vacant*: no chunk serves there. A free block always has its chunks, so the hot path,
 //! which knows free blocks only, need not know of chunks at all. Vacant blocks belong to the slow lock. A chunk stays mapped
 //! where it has served (a *ghost*), so that it can come back without a call to the device; once nothing is live it goes back
-//! to where it served first (its *home*), so that what is done again and again finds the same places.
+//! to where it served first (its *home*), so that what is done again and again finds the same places. A chunk has a few dozen
+//! ghosts at most, or as many as work that has not run may still use.
 
 use super::Reason;
 use super::alloc::{Found, Request, attach_any, detach_any, out_of_records};
@@ -44,6 +45,10 @@ fn budget(used: u64, size: u64, several: bool) -> u64 {
 /// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that
 /// for so many rounds; and if it needs none anyway, recent blocks are left alone later.
 const PAUSES: u32 = 64;
+
+/// A chunk with so many ghosts drops one before it moves. (Programs that do the same again and again need no more than a few
+/// dozen, and each costs a record and, on a device, page tables.)
+const MOST_GHOSTS: u64 = 32;
 
 /// A place with nothing mapped.
 const NOTHING: u32 = u32::MAX;
@@ -88,6 +93,7 @@ struct Serving {
     /// Its block uses it from here; 0: it is gone.
     at: u64,
     home: u64,
+    /// Left longest ago first.
     ghosts: Vec<Ghost>,
     /// Equal to the mark of the spot that is looked at: its chunk is needed at this place.
     needed: Cell<(u64, u64)>,
@@ -296,8 +302,12 @@ impl Mapping {
         self.away += u64::from(serving.at == serving.home);
         self.away -= u64::from(address == serving.home);
         serving.at = address;
-        match serving.ghosts.iter_mut().find(|ghost| ghost.at == address) {
-            Some(ghost) => *ghost = left,
+        match serving.ghosts.iter().position(|ghost| ghost.at == address) {
+            Some(back) => {
+                serving.ghosts[back..].rotate_left(1);
+                serving.ghosts.pop();
+                serving.ghosts.push(left);
+            }
             None => {
                 serving.ghosts.push(left);
                 self.ghosts += 1;
@@ -537,43 +547,51 @@ pub(crate) fn go_home(
     }
 }
 
-/// More ghosts than these are dropped at a synchronise.
-fn most_ghosts(pool: &Pool, e: usize) -> u64 {
-    pool.entries[e].range_size / pool.entries[e].page_size / 2
+/// A chunk with so many ghosts drops some before it moves.
+fn most_ghosts(pool: &Pool, e: usize) -> usize {
+    (pool.entries[e].range_size / pool.entries[e].page_size / 2).min(MOST_GHOSTS) as usize
 }
 
-/// What the host has observed makes chunks go home, and ghosts be dropped if there are many.
+/// A chunk that is about to move and has many ghosts drops those it left longest ago, once their points have executed: nothing
+/// uses it from there any more.
+fn drop_ghosts(
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    number: u32,
+    answers: &mut HashMap<StreamRef, u64>,
+) {
+    let mapping = &mut shared.entries[e].mapped;
+    let order = &pool.device.order;
+    let mut over = |at: &At| {
+        order.observed(&STREAMS, at.stream) >= at.seq
+            || rules::off(rules::CHUNK_LEAVING)
+            || release::executed(pool, answers, *at)
+    };
+    while let serving = &mapping.chunks[number as usize]
+        && serving.ghosts.len() >= most_ghosts(pool, e)
+        && let Some(oldest) = serving.ghosts.first()
+        && let (at, home) = (oldest.at, serving.home)
+        && oldest.points.iter().all(&mut over)
+        && unmap(mapping, pool, e, at)
+    {
+        let serving = &mut mapping.chunks[number as usize];
+        serving.ghosts.remove(0);
+        mapping.ghosts -= 1;
+        if at == home {
+            serving.home = serving.at;
+            mapping.away -= 1;
+        }
+    }
+}
+
+/// What the host has observed makes chunks go home.
 pub(crate) fn observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
     go_home(slow, shared, pool, e, None);
     let mapping = &mut shared.entries[e].mapped;
     for address in std::mem::take(&mut mapping.stuck) {
         if !unmap(mapping, pool, e, address) {
             mapping.stuck.push(address);
-        }
-    }
-    if mapping.ghosts <= most_ghosts(pool, e) {
-        return;
-    }
-    let order = &slow.device.order;
-    let mut willing = true;
-    let over = |at: &At| order.observed(&STREAMS, at.stream) >= at.seq || rules::off(rules::CHUNK_LEAVING);
-    for number in 0..mapping.chunks.len() {
-        let ghosts = std::mem::take(&mut mapping.chunks[number].ghosts);
-        for ghost in ghosts {
-            // (A device that refuses once is not asked again before the next synchronise.)
-            if willing && ghost.points.iter().all(over) && {
-                willing = unmap(mapping, pool, e, ghost.at);
-                willing
-            } {
-                mapping.ghosts -= 1;
-                let serving = &mut mapping.chunks[number];
-                if ghost.at == serving.home {
-                    serving.home = serving.at;
-                    mapping.away -= 1;
-                }
-            } else {
-                mapping.chunks[number].ghosts.push(ghost);
-            }
         }
     }
 }
@@ -605,6 +623,7 @@ impl Request<'_> {
         if pool.entries.iter().any(|entry| entry.period.is_some()) {
             native::poll_all(device);
         }
+        let mut polled = false;
         let mut swept = false;
         let mut least = false;
         let mut refused_at = u64::MAX;
@@ -653,6 +672,17 @@ impl Request<'_> {
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
             let sources = self.sources(&shared, e, candidates, &plan, wanted);
             let moves: u64 = sources.iter().map(|source| source.count).sum();
+            if !polled
+                && device.cuda().is_some()
+                && sources.iter().any(|source| self.has_many_ghosts(&shared, e, source))
+            {
+                // Some are dropped, if what used them has run: the driver is asked with no lock held.
+                polled = true;
+                drop(shared);
+                drop(slow);
+                native::poll_all(device);
+                continue;
+            }
             let grow = missing - moves;
             if held + grow > cap {
                 return Ok(None);
@@ -661,7 +691,9 @@ impl Request<'_> {
                 0
             } else {
                 let beyond = unmapped_after(&shared, e, &plan, size);
-                let room = budget.saturating_sub(held + grow).max((used / 256 / size).saturating_sub(grow));
+                // (Where little can be moved, more will be asked for soon.)
+                let step = if moves < wanted { 96 } else { 256 };
+                let room = budget.saturating_sub(held + grow).max((used / step / size).saturating_sub(grow));
                 let spare = shared.entries[e].mapped.spare.len() as u64;
                 let others = pool.tally.reserved.load(Relaxed).saturating_sub(spare * size);
                 let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
@@ -1035,6 +1067,14 @@ impl Request<'_> {
         found
     }
 
+    /// One of the chunks drops ghosts before it moves.
+    fn has_many_ghosts(&self, shared: &PoolShared, e: usize, source: &Source) -> bool {
+        let mapping = &shared.entries[e].mapped;
+        let range = &mapping.ranges[source.range];
+        let ghosts = |place| mapping.chunks[range.number(place) as usize].ghosts.len();
+        (source.first..source.first + source.count).any(|place| ghosts(place) >= most_ghosts(self.pool, e))
+    }
+
     /// The chunks that come back to the plan's ghosts: where they serve now, adjacent ones of a block together, and in the same
     /// order (where one serves, the place it comes back to, its number).
     fn returning(&self, shared: &PoolShared, e: usize, plan: &Plan) -> (Vec<Source>, Vec<(u64, u64, u32)>) {
@@ -1173,6 +1213,12 @@ impl Request<'_> {
         {
             let rest = cut(index, block(index), self.need, &mut shared.stock).expect("records were made ready");
             pieces.push((rest.expect("the block goes on").0, &origins[origin]));
+        }
+        let mut answers = HashMap::new();
+        for coming in coming.iter().filter(|coming| coming.origin >= returning.len()) {
+            if let Some(number) = coming.number {
+                drop_ghosts(shared, pool, e, number, &mut answers);
+            }
         }
         let mapping = &mut shared.entries[e].mapped;
         let mut new_chunks = chunks[moves as usize..].iter();
