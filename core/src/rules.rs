@@ -30,6 +30,8 @@ rules! {
     CHUNK_MOVES = "chunk-moves", "idle chunks are moved before the device is asked for more";
     CHUNK_LEAVING = "chunk-leaving", "a chunk is unmapped from where it served only when its free points there have executed";
     CHUNK_POINTS = "chunk-points", "what a block leaves of a moved chunk keeps the chunk's free points";
+    WHOLE_BLOCKS = "whole-blocks", "a block of a chunk or more that is freed on another stream than it was allocated on does not merge";
+    GROWTH_WAITS = "growth-waits", "before unfinished frees make an entry hold twice what was ever used, a stream waits for one";
     SYNC_OBSERVES = "sync-closure", "a synchronise observes what the stream depended on";
     LEGACY = "legacy-barrier", "work on the legacy stream orders all blocking streams";
     TRANSITIVE = "transitive", "an event carries what its stream was ordered after";

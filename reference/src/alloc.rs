@@ -2,7 +2,7 @@
 
 use crate::device::{Allocation, Device};
 use crate::order::{Now, Point, Sort};
-use crate::pool::{Block, Entry, Failure, LOOKED_AT, Page, Reason, State, least_alike};
+use crate::pool::{Block, Entry, Failure, LOOKED_AT, Page, Reason, State, free, least_alike};
 use std::cmp::Reverse;
 
 /// What is told to an out-of-memory callback.
@@ -477,7 +477,7 @@ impl Device {
         let block = Block {
             address: base,
             bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },
-            state: State::Free { points: Vec::new(), never_used: true, recent: false },
+            state: free(Vec::new(), true),
         };
         let page = Page { base, bytes, free_since, blocks: vec![block] };
         self.pools[pool].shelves[entry].pages.push(page);
@@ -485,7 +485,7 @@ impl Device {
     }
 
     /// Policy 3.
-    fn internal(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
+    pub(crate) fn internal(&mut self, request: &mut Request, entry: usize) -> Option<Found> {
         let stream = request.stream?;
         if !self.pools[request.pool].config.policy_3 {
             return None;

@@ -197,9 +197,13 @@ impl Device {
         for shelf in self.pools.iter_mut().flat_map(|pool| &mut pool.shelves) {
             for page in &mut shelf.pages {
                 for block in &mut page.blocks {
-                    if let State::Free { points, recent, .. } = &mut block.state {
+                    if let State::Free { points, recent, whole, .. } = &mut block.state {
+                        if *whole && points.iter().all(|point| point.seq <= streams[point.stream].observed) {
+                            self.met.push("whole until it is observed");
+                        }
                         points.retain(|point| point.seq > streams[point.stream].observed);
                         *recent &= !points.is_empty();
+                        *whole &= !points.is_empty();
                     }
                 }
                 if shelf.kind.carves() {
@@ -413,9 +417,16 @@ impl Device {
             self.met.push("recent: as many as there may be");
             shelf.settle(Some(stream), 0);
         }
+        let from = self.allocations[allocation].stream;
+        let handed_over = stream.is_some() && from.is_some() && from != stream;
         for page in &mut shelf.pages {
             let Some(block) = page.blocks.iter_mut().find(|block| block.address == block_address) else { continue };
-            block.state = State::Free { points: largest, never_used: false, recent };
+            let whole =
+                handed_over && largest.len() == 1 && shelf.kind.chunk().is_some_and(|chunk| block.bytes >= chunk);
+            if whole {
+                self.met.push("stays whole");
+            }
+            block.state = State::Free { points: largest, never_used: false, recent, whole };
             if let Some(chunk) = shelf.kind.chunk() {
                 let (low, high) = (block.address, block.address + block.bytes);
                 let touched = shelf.chunks.iter_mut().filter(|c| c.at < high && c.at + chunk > low);

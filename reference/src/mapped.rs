@@ -3,7 +3,7 @@
 use crate::alloc::{Found, Request, is_others, is_own};
 use crate::device::Device;
 use crate::order::Point;
-use crate::pool::{Block, Chunk, Entry, Ghost, Page, Reason, Shelf, State};
+use crate::pool::{Block, Chunk, Entry, Ghost, Page, Reason, Shelf, State, free};
 use crate::release::Asked;
 
 const MIB: u64 = 1 << 20;
@@ -192,7 +192,7 @@ impl Device {
                 } else {
                     "paused, with an observed block"
                 });
-                block.state = State::Free { points: vec![freed], never_used: false, recent: false };
+                block.state = free(vec![freed], false);
             }
         }
         // They merge as well.
@@ -277,11 +277,36 @@ impl Device {
         }
     }
 
-    /// The usable free block in which a chunk's place lies wholly: it is idle if there is one.
+    /// What a chunk's place lies in, if it is idle: a usable free block; where several streams are at work, a run of adjacent
+    /// ones, with the state of those of them that the place touches, as one.
     fn idle_in(&self, request: &Request, entry: usize, chunk: &Chunk) -> Option<Block> {
         let shelf = &self.pools[request.pool].shelves[entry];
-        let block = shelf.around(chunk.at, shelf.kind.chunk()?)?;
-        self.usable(request, block).map(|_| block.clone())
+        let size = shelf.kind.chunk()?;
+        let usable = |block: &&Block| self.usable(request, block).is_some();
+        if !shelf.used_by_several() {
+            return shelf.around(chunk.at, size).filter(usable).cloned();
+        }
+        let page = shelf.pages.iter().find(|page| page.base <= chunk.at && chunk.at < page.end())?;
+        let first = page.blocks.iter().position(|block| block.address + block.bytes > chunk.at)?;
+        let before = page.blocks[..first].iter().rev().take_while(usable).map(|block| block.bytes).sum::<u64>();
+        let after = page.blocks[first..].iter().take_while(usable).map(|block| block.bytes).sum::<u64>();
+        let from = page.blocks[first].address;
+        if from + after < chunk.at + size {
+            return None;
+        }
+        let mut points: Vec<Point> = Vec::new();
+        let mut never_used = true;
+        for block in page.at_place(chunk.at, size) {
+            never_used &= block.never_used();
+            for &point in block.points()? {
+                match points.iter_mut().find(|other| other.stream == point.stream) {
+                    Some(other) => other.seq = other.seq.max(point.seq),
+                    None => points.push(point),
+                }
+            }
+        }
+        points.sort();
+        Some(Block { address: from - before, bytes: before + after, state: free(points, never_used) })
     }
 
     /// §7.1 step 2: what a range is made of, by ascending address.
@@ -430,6 +455,7 @@ impl Device {
         let after = to.places.last()? + chunk;
         let mut least = false;
         let mut refused_at = None;
+        let mut may_wait = shelf.used_by_several();
         let (moved, extra) = loop {
             let over = (held + missing).saturating_sub(budget.min(cap)).min(missing);
             let moved = if least { missing } else { over }.min(movable.len() as u64);
@@ -454,6 +480,15 @@ impl Device {
                     }
                     extra += 1;
                 }
+            }
+            // §7.1 step 6: rather than that, a stream waits.
+            if may_wait && grow > 0 && !least && held + grow > budget + used / chunk {
+                may_wait = false;
+                if let Some(found) = self.internal(request, entry) {
+                    self.met.push("waited rather than hold more");
+                    return Some(found);
+                }
+                self.met.push("nothing to wait for");
             }
             let ask = grow + extra;
             if refused_at.is_some_and(|refused| ask < refused) {
@@ -526,7 +561,7 @@ impl Device {
             coming.go(place, block.points().unwrap_or(&[]));
             shelf.place_becomes(place, chunk, block.state);
         }
-        let fresh = State::Free { points: Vec::new(), never_used: true, recent: false };
+        let fresh = free(Vec::new(), true);
         let further: Vec<u64> = (0..extra).map(|place| after + place * chunk).collect();
         for &place in to.missing.iter().skip(moved as usize).chain(&further) {
             shelf.chunks.push(Chunk { at: place, home: place, ghosts: Vec::new(), idle_since: now });
@@ -580,7 +615,7 @@ impl Device {
         if returned > 0 && spots.iter().any(|spot| spot.address < to.address && spot.missing.len() > to.missing.len()) {
             met.push("a ghost preferred to a lower place");
         }
-        for (at, (_, block, place)) in comes.iter().enumerate() {
+        for (at, (from, block, place)) in comes.iter().enumerate() {
             let points = block.points().unwrap_or(&[]);
             let usable = self.usable(request, block);
             met.push(match (at < returned, usable) {
@@ -596,6 +631,9 @@ impl Device {
                 _ if points.len() > 1 => "moved, several points",
                 _ => "moved, by dependency",
             });
+            if shelf.around(*from, chunk).is_none() {
+                met.push("idle in several blocks");
+            }
             let partly = *place < to.address || place + chunk > end;
             if partly && !points.is_empty() {
                 met.push("what a block leaves of a moved chunk keeps its points");

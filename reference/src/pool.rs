@@ -176,10 +176,15 @@ impl Config {
 pub(crate) enum State {
     /// Position of the allocation.
     Live(usize),
-    /// Points by ascending stream. `recent`: not to be merged yet.
-    Free { points: Vec<Point>, never_used: bool, recent: bool },
+    /// Points by ascending stream. `recent`: not to be merged yet. `whole`: not to be merged before it is observed.
+    Free { points: Vec<Point>, never_used: bool, recent: bool, whole: bool },
     /// Whole places where no chunk serves, in a Mapped entry.
     Vacant,
+}
+
+/// Neither recent nor whole.
+pub(crate) fn free(points: Vec<Point>, never_used: bool) -> State {
+    State::Free { points, never_used, recent: false, whole: false }
 }
 
 #[derive(Clone, Debug)]
@@ -231,13 +236,11 @@ impl Page {
             }
             let merged = match (&self.blocks[left].state, &self.blocks[left + 1].state) {
                 (
-                    State::Free { points: a, never_used: x, recent: false },
-                    State::Free { points: b, never_used: y, recent: false },
+                    State::Free { points: a, never_used: x, recent: false, whole: false },
+                    State::Free { points: b, never_used: y, recent: false, whole: false },
                 ) => match (a.as_slice(), b.as_slice()) {
-                    ([], []) => Some(State::Free { points: Vec::new(), never_used: *x && *y, recent: false }),
-                    ([a], [b]) if a.stream == b.stream => {
-                        Some(State::Free { points: vec![(*a).max(*b)], never_used: false, recent: false })
-                    }
+                    ([], []) => Some(free(Vec::new(), *x && *y)),
+                    ([a], [b]) if a.stream == b.stream => Some(free(vec![(*a).max(*b)], false)),
                     _ => None,
                 },
                 _ => None,
@@ -390,6 +393,10 @@ impl Shelf {
             Some(chunk) => self.reserved() / chunk,
             None => self.pages.len() as u64,
         }
+    }
+    /// Not all allocations and frees were made on one stream, none with added users.
+    pub(crate) fn used_by_several(&self) -> bool {
+        self.orders.len() > 1 || self.orders.contains(&None) || self.had_users
     }
     /// Notes an allocation or a free.
     pub(crate) fn note_order(&mut self, stream: Option<usize>) {

@@ -33,6 +33,8 @@ pub(crate) static BLOCKS: Slab<Block, { 1 << 20 }> = Slab::new();
 /// No part of it was ever handed out.
 pub(crate) const UNUSED: u64 = 1 << 50;
 pub(crate) const NAMED: u64 = 1 << 51;
+/// Free, a stream's own: not to be merged with before it is observed.
+pub(crate) const WHOLE: u64 = 1 << 49;
 pub(crate) const USERS: u64 = 1 << 52;
 /// Neither live nor free: addresses of a Mapped entry where no chunk serves. Its domain is [`HOST`].
 pub(crate) const VACANT: u64 = 1 << 62;
@@ -227,7 +229,7 @@ impl Block {
     /// Free, and to be merged with.
     #[inline(always)]
     pub(crate) fn merges(&self) -> bool {
-        self.size_flags.load(Relaxed) & (FREE | RECENT) == FREE
+        self.size_flags.load(Relaxed) & (FREE | RECENT | WHOLE) == FREE
     }
     /// A free block of the first entry of the pool in `pool_slot`, in no structure, becomes the allocation of that handle, for
     /// [`super::Reason::SameStream`], which is 0.

@@ -2,7 +2,7 @@
 
 use super::alloc::{Missed, admit, detach_any, settle_after};
 use super::block::{
-    BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, block, named,
+    BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, WHOLE, block, named,
 };
 use super::observer::Event;
 use super::page::page;
@@ -558,6 +558,12 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             points.dedup_by_key(|at| at.stream);
         }
         let (bytes, requested) = (b.size(), b.requested());
+        // A block that was handed over stays whole: what its stream is given later must not delay whoever waits for it.
+        let whole = pool.entries[e].kind == Kind::Mapped
+            && bytes >= pool.entries[e].page_size
+            && matches!(*points, [_])
+            && stream.is_some_and(|stream| b.stream() != HOST && b.stream() != stream)
+            && !rules::off(rules::WHOLE_BLOCKS);
         let sole = if b.has(USERS) { None } else { stream };
         shared.entries[e].note_order(pool, e, sole);
         let counts = match stream {
@@ -579,6 +585,10 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             stream.filter(|&stream| pool.entries[e].keeps_recent() && matches!(*points, [at] if at.stream == stream));
         // Not to be merged with when others make way.
         b.set_flags(if recent.is_some() { FREE | RECENT } else { FREE });
+        if whole {
+            b.add_flag(WHOLE);
+        }
+        shared.entries[e].whole |= whole;
         b.set_pass(0);
         super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
@@ -588,6 +598,9 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 b.set_seq(at.seq);
                 let (cache, stock) = slow.cache_and_stock(stream.slot(), pool);
                 cache.entries[e].keep_recent(pool, e, stream, (index, b), stock);
+                if whole {
+                    b.add_flag(WHOLE);
+                }
             }
             _ => place(&mut slow, &mut shared, pool, e, index, &points),
         }
@@ -640,6 +653,7 @@ pub(crate) fn place(
     let b = block(index);
     match points {
         [] => {
+            b.drop_flag(WHOLE);
             b.set_stream(OBSERVED);
             b.set_seq(0);
             let PoolShared { entries, stock, .. } = shared;
@@ -656,7 +670,9 @@ pub(crate) fn place(
             b.set_seq(seq);
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             let bins = cache.bins_to_fill(pool, e, stream);
-            if carves {
+            if b.has(WHOLE) {
+                bins.insert(index);
+            } else if carves {
                 cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock);
             } else {
                 bins.insert(index);

@@ -133,7 +133,7 @@ struct Plan {
     hole: Vec<u32>,
 }
 
-/// Adjacent idle chunks of one free block.
+/// Adjacent idle chunks of one free block; or one that lies in several, of which `block` is the first.
 struct Source {
     block: u32,
     range: usize,
@@ -437,10 +437,10 @@ fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
     shared.entries[e].mapped.vacant.insert((b.addr(), index));
 }
 
-/// The chunks at the places from `low` to `high`, in one free block, leave.
+/// The chunks at the places from `low` to `high`, all of which is free, leave.
 fn leave(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, low: u64, high: u64) {
-    let around = block_around(&shared.entries[e].mapped, low);
-    let left = take_out(slow, shared, pool, e, &[around], low, high);
+    let around = between(block_around(&shared.entries[e].mapped, low), high);
+    let left = take_out(slow, shared, pool, e, &around, low, high);
     make_vacant(shared, e, left);
 }
 
@@ -627,6 +627,8 @@ impl Request<'_> {
         let mut swept = false;
         let mut least = false;
         let mut refused_at = u64::MAX;
+        let internal = self.stream.is_some() && pool.internal.load(Relaxed);
+        let mut may_wait = internal && !rules::off(rules::POLICY3) && !rules::off(rules::GROWTH_WAITS);
         loop {
             let mut slow = Slow::lock(device);
             let clock = self.now(&mut slow)?;
@@ -699,6 +701,16 @@ impl Request<'_> {
                 let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
                 room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond)
             };
+            let several = shared.entries[e].sole == Sole::Many;
+            if may_wait && several && grow > 0 && !least && held + grow > budget + used / size {
+                drop(shared);
+                drop(slow);
+                may_wait = false;
+                match self.internal(e)? {
+                    Some(done) => return Ok(Some(done)),
+                    None => continue,
+                }
+            }
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
                 let Some(found) = self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? else {
@@ -844,20 +856,31 @@ impl Request<'_> {
         Ok(true)
     }
 
-    /// The usable free blocks that hold a whole chunk.
+    /// The usable free blocks that hold a whole chunk; where several streams are at work, the runs of adjacent ones that do,
+    /// by their first blocks.
     fn candidates(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
+        let several = shared.entries[e].sole == Sole::Many;
+        let least = if several { 0 } else { size };
         let own = &shared.entries[e];
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         let mut add = |index: u32| found.push((block(index).size(), block(index).addr(), index));
-        own.observed.each_from(size, &mut add);
-        for &(.., index) in own.multi.range((size, 0, 0)..) {
+        own.observed.each_from(least, &mut add);
+        for &(.., index) in own.multi.range((least, 0, 0)..) {
             add(index);
         }
         for holder in bound.holders() {
-            slow.bins(holder, self.pool, e).each_from(size, &mut add);
+            slow.bins(holder, self.pool, e).each_from(least, &mut add);
         }
         found.retain(|&(.., index)| bound.usable(shared, index).is_some());
+        if several {
+            found.sort_unstable_by_key(|&(_, address, _)| address);
+            let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| {
+                left.1 + left.0 == right.1 && block(left.2).page() == block(right.2).page()
+            };
+            found = found.chunk_by(touch).map(|run| (run.iter().map(|b| b.0).sum(), run[0].1, run[0].2)).collect();
+            found.retain(|&(bytes, ..)| bytes >= size);
+        }
         found
     }
 
@@ -1050,7 +1073,7 @@ impl Request<'_> {
         candidates.sort_unstable();
         let mut found: Vec<Source> = Vec::new();
         let mut left = wanted;
-        for (bytes, address, index) in candidates {
+        for (bytes, address, mut index) in candidates {
             let range = mapping.range_at(address);
             for place in mapping.ranges[range].places_within(address, bytes, size) {
                 if left == 0 {
@@ -1061,7 +1084,11 @@ impl Request<'_> {
                     continue;
                 }
                 left -= 1;
-                add_source(&mut found, index, range, place);
+                let start = mapping.ranges[range].base + place * size;
+                while block(index).end() <= start {
+                    index = block(index).next();
+                }
+                add_source(&mut found, index, range, (place, start + size));
             }
         }
         found
@@ -1095,7 +1122,7 @@ impl Request<'_> {
                 end = block(around).end();
             }
             let (range, place) = mapping.place_at(address, size);
-            add_source(&mut found, around, range, place);
+            add_source(&mut found, around, range, (place, address + size));
         }
         (found, chunks)
     }
@@ -1124,9 +1151,8 @@ impl Request<'_> {
         let (base, pointer) = (mapping.ranges[plan.range].base, mapping.ranges[plan.range].pointer);
         let mut origins: Vec<Origin> = Vec::with_capacity(sources.len() + returning.len() + 1);
         for source in returning.iter().chain(sources) {
-            let reason = bound.usable(shared, source.block).expect("a source is usable");
-            let reason = if block(source.block).has(UNUSED) { Reason::Fresh } else { reason };
-            origins.push(Origin { points: free_points(shared, source.block), reason });
+            let end = mapping.ranges[source.range].base + (source.first + source.count) * size;
+            origins.push(origin_of(shared, bound, source.block, end));
         }
         let new_origin = origins.len();
         origins.push(Origin { points: FreePoints::default(), reason: Reason::Fresh });
@@ -1259,12 +1285,30 @@ impl Request<'_> {
     }
 }
 
-/// One more chunk, of the block `block`; they come by block, and in a block by ascending place.
-fn add_source(sources: &mut Vec<Source>, block: u32, range: usize, place: u64) {
+/// One more chunk, whose place ends at `end` and begins in the block `first`; they come by block, and in a block by ascending
+/// place.
+fn add_source(sources: &mut Vec<Source>, first: u32, range: usize, (place, end): (u64, u64)) {
     match sources.last_mut() {
-        Some(last) if last.block == block && last.first + last.count == place => last.count += 1,
-        _ => sources.push(Source { block, range, first: place, count: 1 }),
+        Some(last) if last.block == first && last.first + last.count == place && end <= block(first).end() => {
+            last.count += 1;
+        }
+        _ => sources.push(Source { block: first, range, first: place, count: 1 }),
     }
+}
+
+/// Of the chunks that lie in the usable free blocks from `first` on up to `end`.
+fn origin_of(shared: &PoolShared, bound: &Bound, first: u32, end: u64) -> Origin {
+    let mut points = free_points(shared, first);
+    let mut unused = block(first).has(UNUSED);
+    if block(first).end() < end {
+        for &index in &between(first, end)[1..] {
+            points.extend(free_points(shared, index).iter().copied());
+            unused &= block(index).has(UNUSED);
+        }
+        points = super::alloc::largest_per_stream(points.to_vec()).into_iter().collect();
+    }
+    let reason = if unused { Reason::Fresh } else { bound.reason_after(&points).expect("a source is usable") };
+    Origin { points, reason }
 }
 
 /// How many places right after the plan's have nothing mapped.

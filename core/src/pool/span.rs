@@ -3,11 +3,11 @@
 
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, WHOLE, block};
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::few::Few;
-use crate::order::{Clock, StreamRef};
+use crate::order::{At, Clock, StreamRef};
 use crate::rules;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -80,6 +80,14 @@ impl Bound {
     fn admits(&self, shared: &PoolShared, index: u32, b: &Block) -> bool {
         self.reason_of(shared, index, b).is_some()
     }
+    /// Why what has these points may be reused, if it may.
+    pub(super) fn reason_after(&self, points: &[At]) -> Option<Reason> {
+        let mut weakest = if points.is_empty() { Reason::Observed } else { Reason::SameStream };
+        for at in points {
+            weakest = weakest.max(Bound::reason(self.find(at.stream)?, at.seq)?);
+        }
+        Some(weakest)
+    }
     fn reason_of(&self, shared: &PoolShared, index: u32, b: &Block) -> Option<Reason> {
         if !b.has(FREE) {
             return None;
@@ -87,13 +95,7 @@ impl Bound {
         match b.stream() {
             OBSERVED if rules::off(rules::OBSERVED) => None,
             OBSERVED => Some(Reason::Observed),
-            MULTI => {
-                let mut weakest = Reason::SameStream;
-                for at in shared.points.get(&index)? {
-                    weakest = weakest.max(Bound::reason(self.find(at.stream)?, at.seq)?);
-                }
-                Some(weakest)
-            }
+            MULTI => self.reason_after(shared.points.get(&index)?),
             // Only a locked stream's blocks stay as they are.
             stream => self.find(stream).filter(|reach| reach.locked).and_then(|reach| Bound::reason(reach, b.seq())),
         }
@@ -234,8 +236,8 @@ impl Request<'_> {
     /// Where runs may be: the maximal sequences of at least two adjacent free blocks of `groups`, all of them locked, and of
     /// no single stream, that are large enough whatever the points are. (First block, address of the end.)
     fn runs(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> Few<(u32, u64), 16> {
-        // Blocks of one group never touch one another (they would have merged), multi blocks aside: every run has a
-        // block outside the largest group, so that group is not gone through. The others are the seeds.
+        // Blocks of one group never touch one another (they would have merged), multi and whole ones aside: every run has a
+        // block outside the largest group or a whole one, so of that group only those are seeds. So are all the others.
         let own = &shared.entries[e];
         let largest = groups.iter().map(|&group| (slow.bins(group, self.pool, e).count, group)).max();
         let largest =
@@ -245,7 +247,7 @@ impl Request<'_> {
         let is_seed = |b: &Block| match b.stream() {
             MULTI => true,
             OBSERVED => largest.is_some(),
-            stream => largest != Some(stream),
+            stream => largest != Some(stream) || b.has(WHOLE),
         };
         let before = |b: &'static Block| neighbour(b.prev(), |left| touches(left, b) && is_member(left));
         let after = |b: &'static Block| neighbour(b.next(), |right| touches(b, right) && is_member(right));
@@ -273,8 +275,18 @@ impl Request<'_> {
             own.observed.each(&mut look_at);
             own.unused.each(&mut look_at);
         }
-        for &group in groups.iter().filter(|&&group| Some(group) != largest) {
-            slow.bins(group, self.pool, e).each(&mut look_at);
+        let whole = own.whole;
+        for &group in groups {
+            let bins = slow.bins(group, self.pool, e);
+            match Some(group) == largest {
+                false => bins.each(&mut look_at),
+                true if whole => bins.each(|index| {
+                    if block(index).has(WHOLE) {
+                        look_at(index)
+                    }
+                }),
+                true => {}
+            }
         }
         found
     }

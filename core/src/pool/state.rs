@@ -7,7 +7,7 @@
 
 use super::Reason;
 use super::bins::{Bins, Taken};
-use super::block::{Block, FREE, LIVE, NIL, RECENT, Stock, UNUSED, block};
+use super::block::{Block, FREE, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
@@ -779,6 +779,8 @@ pub(crate) struct EntryShared {
     pub(crate) mapped: Mapping,
     /// On which streams its blocks are allocated and freed.
     pub(crate) sole: Sole,
+    /// A free block has been whole.
+    pub(crate) whole: bool,
     /// What host-ordered calls and streams that are gone counted.
     pub(crate) counts: Counts,
 }
@@ -794,6 +796,7 @@ impl EntryShared {
             pages: BTreeSet::new(),
             mapped: Mapping::default(),
             sole: Sole::None,
+            whole: false,
             counts: Counts::default(),
         }
     }
@@ -1754,6 +1757,10 @@ fn settle_one(
 ) -> u64 {
     let mut merges = 0;
     b.drop_flag(RECENT);
+    if b.has(WHOLE) {
+        bins.insert_record(index, b);
+        return 0;
+    }
     // Links and neighbours: see `mergeable`.
     while b.next() != NIL {
         let next = b.next();
@@ -1765,7 +1772,7 @@ fn settle_one(
         if n.merges() {
             bins.remove_record(next, n);
             absorb(index, b, next, n, stock);
-        } else if n.size() >= least {
+        } else if !n.has(WHOLE) && n.size() >= least {
             absorb_in_chain(index, b, n);
         } else {
             break;
@@ -1783,7 +1790,7 @@ fn settle_one(
             absorb(prev, p, index, b, stock);
             (index, b) = (prev, p);
             merges += 1;
-        } else if p.size() >= least {
+        } else if !p.has(WHOLE) && p.size() >= least {
             absorb(prev, p, index, b, stock);
             return merges + 1;
         } else {
