@@ -719,3 +719,95 @@ fn an_entry_pauses_though_another_streams_request_was_refused() {
     b.free(second, b.s);
     assert_eq!(b.stats().largest_free, 12 * CHUNK);
 }
+
+/// A stream copies batches in, another frees each after it has used it, and what it needs meanwhile; the host stays three
+/// steps behind. The pool's figures at the end.
+fn double_buffering(b: &Bench, steps: usize) -> Stats {
+    let done = [0; 3].map(|_| event::create(b.device).unwrap());
+    let copied = event::create(b.device).unwrap();
+    for step in 0..steps {
+        if step >= 3 {
+            event::synchronize(done[step % 3]).unwrap();
+            pool::check_invariants(b.pool).unwrap();
+        }
+        let batch = b.alloc(100 * CHUNK, b.s);
+        event::record(b.device, copied, b.s).unwrap();
+        stream::wait_event(b.device, b.t, copied).unwrap();
+        let between = [0; 3].map(|_| b.alloc(40 * CHUNK, b.t));
+        between.into_iter().rev().for_each(|block| b.free(block, b.t));
+        b.free(batch, b.t);
+        event::record(b.device, done[step % 3], b.t).unwrap();
+    }
+    b.stats()
+}
+
+#[test]
+fn a_handed_over_block_is_ready_once_its_own_free_is_so_double_buffering_does_not_grow() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB); policies(internal_dependencies=off)");
+    let chunks = double_buffering(&b, 200).reserved / CHUNK;
+    // Three steps at a time, 220 chunks each; beyond them 24 and a 32nd.
+    assert!(chunks <= 3 * 220 + 24 + 20, "{chunks} chunks");
+}
+
+#[test]
+fn what_is_left_of_a_handed_over_block_stays_apart_from_what_its_stream_frees_beside_it_until_it_is_observed() {
+    let b = bench();
+    let [batch, own] = [b.alloc(4 * CHUNK, b.s), b.alloc(CHUNK, b.t)];
+    b.free(batch, b.t);
+    let start = b.alloc(CHUNK, b.t);
+    assert_eq!((b.at(start), b.reason(start)), (0, Reason::SameStream));
+    b.free(own, b.t);
+    b.free(start, b.t);
+    // None fits, so that all that can merge would: three blocks of t's, one never used. Together they serve all the same.
+    let all = b.alloc(12 * CHUNK, b.t);
+    assert_eq!((b.at(all), b.reason(all), b.stats().merges, b.chunks()), (0, Reason::Observed, 0, 12));
+    b.free(all, b.t);
+    let [batch, own] = [b.alloc(4 * CHUNK, b.s), b.alloc(CHUNK, b.t)];
+    b.free(batch, b.t);
+    b.free(own, b.t);
+    b.sync(b.t);
+    assert_eq!(b.stats().largest_free, b.stats().reserved);
+}
+
+#[test]
+fn frees_that_are_not_finished_with_make_an_entry_hold_twice_what_was_used_before_a_stream_waits() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");
+    let mut waited = 0;
+    for _ in 0..50 {
+        let block = b.alloc(100 * CHUNK, b.s);
+        waited += u32::from(b.reason(block) == Reason::Internal);
+        let event = event::create(b.device).unwrap();
+        event::record(b.device, event, b.s).unwrap();
+        stream::wait_event(b.device, b.t, event).unwrap();
+        // (Which runs only when the host waits for it, and it does not.)
+        b.free(block, b.t);
+    }
+    // At most 100 are used at a time. Of 200, half of them not finished with, there is room for 18 and 6 more.
+    assert!(b.chunks() <= 200 + 18 + 6 + 1, "{} chunks", b.chunks());
+    assert!(waited >= 40, "{waited} waited");
+    let off = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB); policies(internal_dependencies=off)");
+    for _ in 0..50 {
+        let block = off.alloc(100 * CHUNK, off.s);
+        off.free(block, off.t);
+    }
+    assert!(off.chunks() >= 50 * 100, "without policy 3 none waits");
+}
+
+#[test]
+fn with_several_streams_a_chunk_in_several_usable_blocks_is_moved_too() {
+    let b = bench_on(lazy_4k(), "mapped(range_size=64KiB, chunk_size=4KiB, max_pool_size=32KiB)");
+    // Seven chunks are half s's and half t's, the eighth is s's.
+    let halves: Vec<AllocationId> =
+        (0..14).map(|half| b.alloc(CHUNK / 2, if half % 2 == 0 { b.s } else { b.t })).collect();
+    b.alloc(CHUNK, b.s);
+    for half in [2, 3, 4, 5, 8, 9, 10, 11] {
+        b.free(halves[half], if half % 2 == 0 { b.s } else { b.t });
+    }
+    for stream in [b.s, b.t] {
+        stream::advance(b.device, stream, u64::MAX).unwrap();
+    }
+    // Twice two chunks are free, of two streams each, and no more can be had.
+    let three = b.alloc(3 * CHUNK, b.t);
+    assert_eq!((b.at(three), b.reason(three)), (8 * CHUNK, Reason::Opportunistic));
+    assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 8));
+}

@@ -283,7 +283,7 @@ impl Device {
         let shelf = &self.pools[request.pool].shelves[entry];
         let size = shelf.kind.chunk()?;
         let usable = |block: &&Block| self.usable(request, block).is_some();
-        if !shelf.used_by_several() {
+        if !shelf.is_several() {
             return shelf.around(chunk.at, size).filter(usable).cloned();
         }
         let page = shelf.pages.iter().find(|page| page.base <= chunk.at && chunk.at < page.end())?;
@@ -439,6 +439,7 @@ impl Device {
         let held = shelf.page_count();
         let several = shelf.is_several();
         let mut used = shelf.counted.used_high.max(shelf.used() + request.need);
+        let twice = most_held(used, chunk, several) + used / chunk;
         if several {
             let idle = shelf.chunks.iter().filter(|each| self.idle_in(request, entry, each).is_some()).count() as u64;
             let bound = (held - idle) * chunk + request.need;
@@ -455,7 +456,7 @@ impl Device {
         let after = to.places.last()? + chunk;
         let mut least = false;
         let mut refused_at = None;
-        let mut may_wait = shelf.used_by_several();
+        let mut may_wait = several;
         let (moved, extra) = loop {
             let over = (held + missing).saturating_sub(budget.min(cap)).min(missing);
             let moved = if least { missing } else { over }.min(movable.len() as u64);
@@ -482,7 +483,7 @@ impl Device {
                 }
             }
             // §7.1 step 6: rather than that, a stream waits.
-            if may_wait && grow > 0 && !least && held + grow > budget + used / chunk {
+            if may_wait && grow > 0 && !least && held + grow > twice {
                 may_wait = false;
                 if let Some(found) = self.internal(request, entry) {
                     self.met.push("waited rather than hold more");

@@ -394,10 +394,6 @@ impl Shelf {
             None => self.pages.len() as u64,
         }
     }
-    /// Not all allocations and frees were made on one stream, none with added users.
-    pub(crate) fn used_by_several(&self) -> bool {
-        self.orders.len() > 1 || self.orders.contains(&None) || self.had_users
-    }
     /// Notes an allocation or a free.
     pub(crate) fn note_order(&mut self, stream: Option<usize>) {
         if !self.orders.contains(&stream) {

@@ -667,6 +667,7 @@ impl Request<'_> {
             let several = shared.entries[e].sole.is_several();
             // What others have not finished with takes memory as well.
             let busy = if several { held - self.idle(&shared, e, &candidates) } else { 0 };
+            let twice = budget(used, size, true) + used / size;
             let used = if several { used.max((busy * size).saturating_add(self.need)) } else { used };
             let budget = budget(used, size, several);
             let over = (held + missing).saturating_sub(budget.min(cap));
@@ -701,8 +702,7 @@ impl Request<'_> {
                 let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
                 room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond)
             };
-            let several = shared.entries[e].sole == Sole::Many;
-            if may_wait && several && grow > 0 && !least && held + grow > budget + used / size {
+            if may_wait && several && grow > 0 && !least && held + grow > twice {
                 drop(shared);
                 drop(slow);
                 may_wait = false;
@@ -860,7 +860,7 @@ impl Request<'_> {
     /// by their first blocks.
     fn candidates(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
-        let several = shared.entries[e].sole == Sole::Many;
+        let several = shared.entries[e].sole.is_several();
         let least = if several { 0 } else { size };
         let own = &shared.entries[e];
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
