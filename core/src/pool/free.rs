@@ -92,7 +92,7 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
             return None;
         }
         let cache = state.attach.pools.get(b.passes(allocation.0)? as usize)?.as_ref()?;
-        if cache.quick != Quick::Yes {
+        if cache.quick != Quick::Yes || cache.pool.entries[0].stays_whole(b.size()) {
             return None;
         }
         cache.pool.clone()
@@ -559,11 +559,9 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         }
         let (bytes, requested) = (b.size(), b.requested());
         // A block that was handed over stays whole: what its stream is given later must not delay whoever waits for it.
-        let whole = pool.entries[e].kind == Kind::Mapped
-            && bytes >= pool.entries[e].page_size
+        let whole = pool.entries[e].stays_whole(bytes)
             && matches!(*points, [_])
-            && stream.is_some_and(|stream| b.stream() != HOST && b.stream() != stream)
-            && !rules::off(rules::WHOLE_BLOCKS);
+            && stream.is_some_and(|stream| b.stream() != HOST && b.stream() != stream);
         let sole = if b.has(USERS) { None } else { stream };
         shared.entries[e].note_order(pool, e, sole);
         let counts = match stream {

@@ -573,6 +573,10 @@ impl Entry {
     pub(crate) fn carves(&self) -> bool {
         matches!(self.kind, Kind::Sliced | Kind::Cuda | Kind::Mapped)
     }
+    /// A block of so many bytes stays whole when it is freed on another stream than it was allocated on.
+    pub(crate) fn stays_whole(&self, bytes: u64) -> bool {
+        self.kind == Kind::Mapped && bytes >= self.page_size && !rules::off(rules::WHOLE_BLOCKS)
+    }
     /// A stream's last frees stay unmerged for a while.
     pub(crate) fn keeps_recent(&self) -> bool {
         self.carves() && !self.slow_free && !rules::off(rules::MERGE)
