@@ -118,6 +118,23 @@ class Trace:
         self.ran[stream] = max(self.ran[stream], end)
 
 
+def free_one(t, r, live):
+    """One of the live blocks goes."""
+    i = r.randrange(len(live))
+    live[i], live[-1] = live[-1], live[i]
+    t.f(live.pop())
+
+
+def answer(t, running, left, blocks):
+    """Each running request has one token fewer `left`; those that are done go, with their `blocks`."""
+    for q in running[:]:
+        q[left] -= 1
+        if q[left] <= 0:
+            for s in q[blocks]:
+                t.f(s)
+            running.remove(q)
+
+
 # --- one stream -----------------------------------------------------------------------------------------------------
 
 
@@ -160,12 +177,7 @@ def llm_paged(seed):
         probs = t.a(len(running) * 128256 * 4)
         t.temp(len(running) * 8)
         t.f(logits), t.f(probs), t.f(ids), t.f(h)
-        for q in running[:]:
-            q[1] -= 1
-            if q[1] <= 0:
-                for p in q[2]:
-                    t.f(p)
-                running.remove(q)
+        answer(t, running, 1, 2)
     return t
 
 
@@ -203,12 +215,7 @@ def llm_growing(seed):
             h = z
         t.f(h)
         t.temp(b * 32000 * 4, b * 32000 * 4)
-        for q in running[:]:
-            q[1] -= 1
-            if q[1] <= 0:
-                for s in q[3]:
-                    t.f(s)
-                running.remove(q)
+        answer(t, running, 1, 3)
     return t
 
 
@@ -465,9 +472,7 @@ def log_uniform(seed, limit=6 * GiB, n=24000):
     for _ in range(n):
         size = int(512 * 2 ** r.uniform(0, 20))
         if live and (r.random() < .48 or t.live + size > limit):
-            i = r.randrange(len(live))
-            live[i], live[-1] = live[-1], live[i]
-            t.f(live.pop())
+            free_one(t, r, live)
         else:
             live.append(t.a(size))
     return t
@@ -568,9 +573,7 @@ def tiny(seed):
     for _ in range(20000):
         size = r.choice([r.randint(1, 4096), r.randint(1, 65536), r.randint(1, 262144), r.randint(1, 3 * MiB)])
         if live and (r.random() < .5 or t.live + size > 14 * MiB):
-            i = r.randrange(len(live))
-            live[i], live[-1] = live[-1], live[i]
-            t.f(live.pop())
+            free_one(t, r, live)
         else:
             live.append(t.a(size))
     for s in live:
@@ -605,9 +608,7 @@ def just_over(seed):
         over_power = (1 << r.randint(9, 26)) + r.choice([1, 512, 4096])
         size = r.choice([over_power, r.randint(1, 24) * 2 * MiB + r.choice([1, 512, 65536])])
         if live and (r.random() < .49 or t.live + size > 3 * GiB):
-            i = r.randrange(len(live))
-            live[i], live[-1] = live[-1], live[i]
-            t.f(live.pop())
+            free_one(t, r, live)
         else:
             live.append(t.a(size))
     return t
@@ -753,31 +754,44 @@ def copies_unobserved(seed):
     return copies(seed, "none")
 
 
-def prefetch(seed):
-    """Training: batches are allocated and copied in on stream 1 and freed by the step on stream 0; two steps in flight."""
-    t, r = Trace(), random.Random(seed)
+def weights(t, r):
+    """Those of a model, its gradients and its optimizer's state."""
     for _ in range(60):
         s = r.randint(1, 12) * MiB
         t.a(s), t.a(s), t.a(2 * s)
+
+
+def next_batch(t, step):
+    batch = t.a(96 * MiB + (step % 3) * 8 * MiB, 1)
+    t.submit(1, 1)
+    return batch
+
+
+def train_on(t, batch, step):
+    """A step on stream 0, which frees the batch at its end. The event that is recorded then."""
+    t.ordered(1, 0)
+    acts = [t.a((i % 5 + 1) * 3 * MiB, 0) for i in range(20)]
+    for a in reversed(acts):
+        t.f(t.a(8 * MiB))
+        t.submit(0, 2)
+        t.f(a)
+    t.f(batch, 0)
+    event = 100 + step % 8
+    t.record(0, event)
+    return event
+
+
+def prefetch(seed):
+    """Training: batches are allocated and copied in on stream 1 and freed by the step on stream 0; two steps in flight."""
+    t, r = Trace(), random.Random(seed)
+    weights(t, r)
     done, batches = [], []
     for step in range(150):
         if len(done) >= 2:
             t.sync_event(done.pop(0))
-        batches.append(t.a(96 * MiB + (step % 3) * 8 * MiB, 1))
-        t.submit(1, 1)
-        if len(batches) < 3:
-            continue
-        batch = batches.pop(0)
-        t.ordered(1, 0)
-        acts = [t.a((i % 5 + 1) * 3 * MiB, 0) for i in range(20)]
-        for a in reversed(acts):
-            t.f(t.a(8 * MiB))
-            t.submit(0, 2)
-            t.f(a)
-        t.f(batch, 0)
-        event = 100 + step % 8
-        t.record(0, event)
-        done.append(event)
+        batches.append(next_batch(t, step))
+        if len(batches) == 3:
+            done.append(train_on(t, batches.pop(0), step))
     for batch in batches:
         t.ordered(1, 0)
         t.f(batch, 0)
@@ -788,23 +802,10 @@ def prefetch(seed):
 def prefetch_behind(seed):
     """As prefetch, one batch at a time: the host waits for the third step before, and for nothing at the end."""
     t, r = Trace(), random.Random(seed)
-    for _ in range(60):
-        s = r.randint(1, 12) * MiB
-        t.a(s), t.a(s), t.a(2 * s)
+    weights(t, r)
     events = []
     for step in range(150):
-        batch = t.a(96 * MiB + (step % 3) * 8 * MiB, 1)
-        t.submit(1, 1)
-        t.ordered(1, 0)
-        acts = [t.a((i % 5 + 1) * 3 * MiB, 0) for i in range(20)]
-        for a in reversed(acts):
-            t.f(t.a(8 * MiB))
-            t.submit(0, 2)
-            t.f(a)
-        t.f(batch, 0)
-        event = 100 + step % 8
-        t.record(0, event)
-        events.append(event)
+        events.append(train_on(t, next_batch(t, step), step))
         if len(events) > 2:
             t.sync_event(events.pop(0))
     return t

@@ -482,7 +482,7 @@ impl Device {
                     extra += 1;
                 }
             }
-            // §7.1 step 6: rather than that, a stream waits.
+            // §7.1 step 5: rather than that, a stream waits.
             if may_wait && grow > 0 && !least && held + grow > twice {
                 may_wait = false;
                 if let Some(found) = self.internal(request, entry) {

@@ -670,8 +670,8 @@ impl Request<'_> {
                 }
             }
         }
+        let follow = pool.follows();
         if let Some(me) = self.stream {
-            let follow = pool.follows();
             let cover = |slow: &mut Slow<'_>, holder: StreamRef| match slow.state(holder.slot()).covered_by(&clock) {
                 upto if upto > 0 && broken(rules::CUDA_EVENT) => u64::MAX,
                 upto => upto,
@@ -705,7 +705,6 @@ impl Request<'_> {
             return self.commit(&mut slow, &mut shared, found);
         }
         if let Some(me) = self.stream {
-            let follow = pool.follows();
             // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
                 let others = kept || holders.iter().any(|&holder| holder != me) || !shared.entries[e].multi.is_empty();

@@ -99,7 +99,7 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
     };
     let _slow = pool.device.slow.lock();
     // Which streams have used the entry is known already.
-    if pool.shared.lock().entries[0].sole != Sole::Many {
+    if !pool.shared.lock().entries[0].sole.is_several() {
         return None;
     }
     let mut guard = record.state.lock();
@@ -128,12 +128,8 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
     {
         return None;
     }
-    let first = &mut cache.entries.first;
-    first.requested -= b.requested() as i64;
-    first.counts.frees += 1;
-    let bytes = b.rest();
+    cache.rest(b, allocation.0);
     b.set_stream(state.me);
-    cache.front.set(b, allocation.0, bytes);
     b.set_seq(state.push_next(record));
     Some(())
 }
@@ -201,11 +197,7 @@ fn quick_if(
         && !cache.may_pause_without(b.requested())
         && cache.clear_front()
     {
-        let first = &mut cache.entries.first;
-        first.requested -= b.requested() as i64;
-        first.counts.frees += 1;
-        let bytes = b.rest();
-        cache.front.set(b, allocation.0, bytes);
+        cache.rest(b, allocation.0);
         if quick == Quick::Lists {
             look_whether_empty(cache, b, state.me);
         }
@@ -316,7 +308,7 @@ fn fast(
     b.set_seq(state.submitted + 1);
     b.set_pass(0);
     if cached.keeps_recent {
-        cached.keep_recent(pool, e, me, (index, b), stock);
+        cached.keep_recent(pool, e, me, (index, b), 0, stock);
     } else {
         b.set_flags(FREE);
         cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
@@ -559,9 +551,10 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         }
         let (bytes, requested) = (b.size(), b.requested());
         // A block that was handed over stays whole: what its stream is given later must not delay whoever waits for it.
-        let whole = pool.entries[e].stays_whole(bytes)
+        let stays_whole = pool.entries[e].stays_whole(bytes)
             && matches!(*points, [_])
             && stream.is_some_and(|stream| b.stream() != HOST && b.stream() != stream);
+        let whole = if stays_whole { WHOLE } else { 0 };
         let sole = if b.has(USERS) { None } else { stream };
         shared.entries[e].note_order(pool, e, sole);
         let counts = match stream {
@@ -582,11 +575,8 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let recent =
             stream.filter(|&stream| pool.entries[e].keeps_recent() && matches!(*points, [at] if at.stream == stream));
         // Not to be merged with when others make way.
-        b.set_flags(if recent.is_some() { FREE | RECENT } else { FREE });
-        if whole {
-            b.add_flag(WHOLE);
-        }
-        shared.entries[e].whole |= whole;
+        b.set_flags(whole | if recent.is_some() { FREE | RECENT } else { FREE });
+        shared.entries[e].whole |= stays_whole;
         b.set_pass(0);
         super::release::emptied(pool, e, b, home);
         let (low, high, slot) = (b.addr(), b.end(), b.page());
@@ -595,10 +585,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 b.set_stream(stream);
                 b.set_seq(at.seq);
                 let (cache, stock) = slow.cache_and_stock(stream.slot(), pool);
-                cache.entries[e].keep_recent(pool, e, stream, (index, b), stock);
-                if whole {
-                    b.add_flag(WHOLE);
-                }
+                cache.entries[e].keep_recent(pool, e, stream, (index, b), whole, stock);
             }
             _ => place(&mut slow, &mut shared, pool, e, index, &points),
         }
@@ -668,9 +655,7 @@ pub(crate) fn place(
             b.set_seq(seq);
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             let bins = cache.bins_to_fill(pool, e, stream);
-            if b.has(WHOLE) {
-                bins.insert(index);
-            } else if carves {
+            if carves && !b.has(WHOLE) {
                 cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock);
             } else {
                 bins.insert(index);

@@ -296,16 +296,14 @@ impl Mapping {
 
     /// A chunk serves here from now on, and is mapped here; where it served until now was free at `points`.
     fn serve_at(&mut self, number: u32, address: u64, points: &FreePoints, size: u64) {
-        let at = self.chunks[number as usize].at;
-        let left = Ghost { at, points: points.clone() };
         let serving = &mut self.chunks[number as usize];
+        let left = Ghost { at: serving.at, points: points.clone() };
         self.away += u64::from(serving.at == serving.home);
         self.away -= u64::from(address == serving.home);
         serving.at = address;
         match serving.ghosts.iter().position(|ghost| ghost.at == address) {
             Some(back) => {
-                serving.ghosts[back..].rotate_left(1);
-                serving.ghosts.pop();
+                serving.ghosts.remove(back);
                 serving.ghosts.push(left);
             }
             None => {
@@ -667,7 +665,7 @@ impl Request<'_> {
             let several = shared.entries[e].sole.is_several();
             // What others have not finished with takes memory as well.
             let busy = if several { held - self.idle(&shared, e, &candidates) } else { 0 };
-            let twice = budget(used, size, true) + used / size;
+            let twice = budget(used, size, several) + used / size;
             let used = if several { used.max((busy * size).saturating_add(self.need)) } else { used };
             let budget = budget(used, size, several);
             let over = (held + missing).saturating_sub(budget.min(cap));
@@ -702,6 +700,7 @@ impl Request<'_> {
                 let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
                 room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond)
             };
+            // What is freed and not finished with would let memory grow as long as the host is ahead.
             if may_wait && several && grow > 0 && !least && held + grow > twice {
                 drop(shared);
                 drop(slow);
@@ -875,9 +874,7 @@ impl Request<'_> {
         found.retain(|&(.., index)| bound.usable(shared, index).is_some());
         if several {
             found.sort_unstable_by_key(|&(_, address, _)| address);
-            let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| {
-                left.1 + left.0 == right.1 && block(left.2).page() == block(right.2).page()
-            };
+            let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| touches(block(left.2), block(right.2));
             found = found.chunk_by(touch).map(|run| (run.iter().map(|b| b.0).sum(), run[0].1, run[0].2)).collect();
             found.retain(|&(bytes, ..)| bytes >= size);
         }

@@ -275,18 +275,12 @@ impl Request<'_> {
             own.observed.each(&mut look_at);
             own.unused.each(&mut look_at);
         }
-        let whole = own.whole;
-        for &group in groups {
-            let bins = slow.bins(group, self.pool, e);
-            match Some(group) == largest {
-                false => bins.each(&mut look_at),
-                true if whole => bins.each(|index| {
-                    if block(index).has(WHOLE) {
-                        look_at(index)
-                    }
-                }),
-                true => {}
-            }
+        for &group in groups.iter().filter(|&&group| Some(group) != largest || own.whole) {
+            slow.bins(group, self.pool, e).each(|index| {
+                if is_seed(block(index)) {
+                    look_at(index);
+                }
+            });
         }
         found
     }

@@ -302,6 +302,15 @@ impl PoolCache {
         b.serve(allocation, bytes, size, pool_slot);
     }
 
+    /// The other way round: the allocation is free again, and in front, which is empty.
+    #[inline(always)]
+    pub(crate) fn rest(&mut self, b: &'static Block, allocation: u64) {
+        let first = &mut self.entries.first;
+        first.requested -= b.requested() as i64;
+        first.counts.frees += 1;
+        self.front.set(b, allocation, b.rest());
+    }
+
     /// The block in front is put among the recent ones.
     #[inline(always)]
     pub(crate) fn retire_front(&mut self) {
@@ -1558,7 +1567,7 @@ impl EntryCache {
         pool.published[entry].lock().push(me);
     }
 
-    /// A block that the stream has just freed becomes a recent one.
+    /// A block that the stream has just freed becomes a recent one. `whole`: [`WHOLE`], or 0.
     #[inline(always)]
     pub(crate) fn keep_recent(
         &mut self,
@@ -1566,6 +1575,7 @@ impl EntryCache {
         entry: usize,
         me: StreamRef,
         (index, b): (u32, &'static Block),
+        whole: u64,
         stock: &mut Stock,
     ) {
         if self.recents.as_ref().is_none_or(|recents| recents.count == MOST) {
@@ -1573,7 +1583,7 @@ impl EntryCache {
             b.set_flags(RECENT);
             self.make_way(me, stock);
         }
-        b.set_flags(FREE | RECENT);
+        b.set_flags(FREE | RECENT | whole);
         if let Some(recents) = &mut self.recents {
             recents.push(index, b, b.size());
         }
