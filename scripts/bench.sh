@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need g++=g++ python3=python3 valgrind=valgrind /usr/include/valgrind/callgrind.h=valgrind strace=strace
+need gcc=gcc g++=g++ cmake=cmake make=make python3=python3 valgrind=valgrind /usr/include/valgrind/callgrind.h=valgrind strace=strace
 need_rust
 build=${given:-$root/build/release}
 work=$root/build/bench

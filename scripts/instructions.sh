@@ -9,6 +9,7 @@ given=${1:+$(realpath -m "$1")}
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 build=${given:-$root/build/release}
 need valgrind=valgrind gcc=gcc /usr/include/valgrind/callgrind.h=valgrind
+[ -f "$build/lib/libsmp.so" ] || { need_rust; need cmake=cmake make=make; }
 [ -f "$build/lib/libsmp.so" ] || build_tree "$build" >/dev/null
 
 work=$build/instructions
