@@ -565,7 +565,8 @@ def suite(runner, traces, quick):
         futex = runner.futex_calls(8)
         table.row("futex calls in a million events, 8 threads", {"libsmp": futex})
         if futex is not None:
-            checks.append(("futex calls in a million events, 8 threads on 8 streams, 0", futex, lambda v: v == 0))
+            # What the longer run adds; below 0 it made fewer than the shorter one, so none of its events needed one.
+            checks.append(("futex calls in a million events, 8 threads on 8 streams, at most 0", futex, lambda v: v <= 0))
 
     if traces:
         trace_rows(runner, table, checks, traces, quick)
