@@ -811,3 +811,28 @@ fn with_several_streams_a_chunk_in_several_usable_blocks_is_moved_too() {
     assert_eq!((b.at(three), b.reason(three)), (8 * CHUNK, Reason::Opportunistic));
     assert_eq!((b.stats().chunk_moves, b.chunks()), (3, 8));
 }
+
+/// What one thread asks of the device may be more than it takes.
+#[test]
+fn threads_that_ask_at_the_same_time_fill_an_entry_up_to_its_cap() {
+    let b = bench_on(lazy_4k(), "mapped()");
+    let spec = spec::parse("mapped(range_size=1MiB, chunk_size=4KiB, max_pool_size=32KiB)").unwrap();
+    let streams = [(); 4].map(|()| stream::create(b.device, StreamFlags::default()).unwrap());
+    for _ in 0..1000 {
+        let pool = pool::create(b.device, &spec).unwrap();
+        let together = std::sync::Barrier::new(streams.len());
+        std::thread::scope(|scope| {
+            for &stream in &streams {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    for _ in 0..2 {
+                        pool::alloc_async(pool, CHUNK, stream).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(pool::stats(pool).unwrap().reserved, 8 * CHUNK);
+        pool::destroy(pool).unwrap();
+    }
+}

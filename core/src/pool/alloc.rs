@@ -622,7 +622,7 @@ impl Request<'_> {
     }
 
     /// Steps 1 to 6 for one entry.
-    fn reuse(&mut self, e: usize) -> Result<Option<AllocDone>> {
+    pub(super) fn reuse(&mut self, e: usize) -> Result<Option<AllocDone>> {
         let pool = self.pool;
         let device = &*pool.device;
         let entry = &pool.entries[e];

@@ -28,6 +28,7 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
 const MOST_CHUNKS: u64 = 1 << 20;
@@ -342,6 +343,15 @@ fn block_around(mapping: &Mapping, address: u64) -> u32 {
     page(slot).block_at(slot, address).expect("a range is full of blocks")
 }
 
+/// Waits for what another thread asks of the device. No lock is held.
+fn wait_a_little(waited: &mut u32) {
+    *waited = waited.saturating_add(1);
+    match *waited {
+        0..64 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(50)),
+    }
+}
+
 /// Makes sure that a block begins at `address`, which is in the free or vacant block `index` or at its end. There is a
 /// record for it.
 fn split_at(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, index: u32, address: u64) {
@@ -625,6 +635,7 @@ impl Request<'_> {
         let mut swept = false;
         let mut least = false;
         let mut refused_at = u64::MAX;
+        let mut waited = 0;
         let internal = self.stream.is_some() && pool.internal.load(Relaxed);
         let mut may_wait = internal && !rules::off(rules::POLICY3) && !rules::off(rules::GROWTH_WAITS);
         loop {
@@ -661,6 +672,9 @@ impl Request<'_> {
             // How much to move and how much to ask for.
             let missing = plan.missing.len() as u64;
             let held = shared.entries[e].mapped.mapped;
+            // What other threads are asking for is reserved already, and may not come into the cap's way twice.
+            let asked = (tally.reserved.load(Relaxed) / size).saturating_sub(shared.entries[e].mapped.chunks());
+            let cap = cap.saturating_sub(asked);
             let used = slow.used(&mut shared, pool, e).saturating_add(self.need).max(tally.used_high.load(Relaxed));
             let several = shared.entries[e].sole.is_several();
             // What others have not finished with takes memory as well.
@@ -686,7 +700,17 @@ impl Request<'_> {
             }
             let grow = missing - moves;
             if held + grow > cap {
-                return Ok(None);
+                if asked == 0 {
+                    return Ok(None);
+                }
+                // They may leave something free of what they get, or get nothing.
+                drop(shared);
+                drop(slow);
+                wait_a_little(&mut waited);
+                match self.reuse(e)? {
+                    Some(done) => return Ok(Some(done)),
+                    None => continue,
+                }
             }
             let extra = if grow == 0 || least || !plan.tail {
                 0
@@ -723,8 +747,7 @@ impl Request<'_> {
                 }
                 return Ok(done);
             }
-            // (What other threads are asking for is reserved already, and may not come into the cap's way twice.)
-            if lacking >= refused_at || (tally.reserved.load(Relaxed) / size).saturating_add(lacking) > cap {
+            if lacking >= refused_at {
                 return Ok(None);
             }
             let base = shared.entries[e].mapped.ranges[plan.range].base;
