@@ -3,7 +3,7 @@
 //! driver's. Each case is a process of its own: the driver is opened once a process.
 
 use smp_core::device::{self, CudaOptions};
-use smp_core::pool::{self, spec};
+use smp_core::pool::{self, Stats, spec};
 use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event, stream};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -118,8 +118,9 @@ const SAMPLE: u64 = 16 << 10;
 const SAMPLES: u64 = 1024;
 
 /// Fills each block when it comes and copies parts of it out before it goes, all in stream order, and compares at the end
-/// of the work: with `spec` as the pool, and only if `syncs` with synchronises that the pool sees before the last one.
-fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
+/// of the work: with `spec` as the pool, at most so many live, and only if `syncs` with synchronises that the pool sees before the last one. The
+/// pool's figures before that.
+fn blocks_keep_their_bytes(seed: u64, spec: &str, most_live: usize, syncs: bool) -> Stats {
     let calls = Calls::open();
     calls.make_current();
     let before = calls.free_bytes();
@@ -148,7 +149,7 @@ fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
     let mut wanted: Vec<(u64, u8)> = Vec::new();
     for turn in 0..700u64 {
         let dare = roll(100);
-        if dare < 50 && live.len() < 24 {
+        if dare < 50 && live.len() < most_live {
             let bytes = if roll(10) < 3 { 1 + roll(1 << 16) } else { 1 + roll(7 << 20) };
             let stream = streams[roll(3) as usize];
             let value = (turn % 255 + 1) as u8;
@@ -184,8 +185,7 @@ fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
             pool::check_invariants(pool).unwrap();
         }
     }
-    let moves = pool::stats(pool).unwrap().chunk_moves;
-    assert!(moves > 0, "chunks were moved");
+    let stats = pool::stats(pool).unwrap();
     for gone in live {
         pool::free_async(gone.block, StreamId(gone.stream)).unwrap();
     }
@@ -194,6 +194,7 @@ fn blocks_keep_their_bytes(seed: u64, spec: &str, syncs: bool) {
     pool::check_invariants(pool).unwrap();
     pool::destroy(pool).unwrap();
     assert_eq!(calls.free_bytes(), before, "all of it went back to the driver");
+    stats
 }
 
 /// Runs the test of this name again, in a process whose driver is the stand-in in a mode.
@@ -226,22 +227,55 @@ fn in_modes(modes: &[&str], name: &str, failures: &str, test: impl FnOnce(u64)) 
 #[test]
 fn blocks_keep_their_bytes_while_chunks_move_under_them() {
     in_each_mode("blocks_keep_their_bytes_while_chunks_move_under_them", |seed| {
-        blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB)", true);
+        assert!(blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB)", 24, true).chunk_moves > 0);
     });
 }
 
 #[test]
 fn blocks_keep_their_bytes_when_the_host_observes_nothing() {
     in_each_mode("blocks_keep_their_bytes_when_the_host_observes_nothing", |seed| {
-        blocks_keep_their_bytes(seed, "mapped(range_size=64MiB, max_pool_size=72MiB)", false);
+        assert!(
+            blocks_keep_their_bytes(seed, "mapped(range_size=64MiB, max_pool_size=72MiB)", 24, false).chunk_moves > 0
+        );
     });
 }
 
 #[test]
 fn blocks_keep_their_bytes_at_a_cap_and_with_a_period() {
     in_each_mode("blocks_keep_their_bytes_at_a_cap_and_with_a_period", |seed| {
-        blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB, dealloc_period=20)", seed % 2 == 0);
+        assert!(
+            blocks_keep_their_bytes(seed, "mapped(max_pool_size=56MiB, dealloc_period=20)", 24, seed % 2 == 0)
+                .chunk_moves
+                > 0
+        );
     });
+}
+
+/// (Four places a range: a chunk with two ghosts drops some.)
+#[test]
+fn blocks_keep_their_bytes_where_chunks_drop_ghosts() {
+    in_each_mode("blocks_keep_their_bytes_where_chunks_drop_ghosts", |seed| {
+        let stats = blocks_keep_their_bytes(seed, "mapped(range_size=8MiB, max_pool_size=40MiB)", 24, seed % 2 == 0);
+        assert!(stats.chunk_moves > 20 && stats.progress_queries > 0, "{stats:?}");
+    });
+}
+
+#[test]
+fn blocks_keep_their_bytes_where_a_stream_waits_rather_than_the_entry_grow() {
+    in_modes(
+        &["lazy", "adversarial", "adversarial", "adversarial"],
+        "blocks_keep_their_bytes_where_a_stream_waits_rather_than_the_entry_grow",
+        "",
+        |seed| {
+            let stats = blocks_keep_their_bytes(
+                seed,
+                "mapped(); policies(follow_event_dependencies=off, opportunistic=off)",
+                3,
+                false,
+            );
+            assert!(stats.internal_waits > 0, "{stats:?}");
+        },
+    );
 }
 
 /// A pool on the stand-in, a stream, and what the device had free before.
@@ -322,5 +356,21 @@ fn a_place_that_the_driver_does_not_map_is_tried_again_after_all_that_is_free_we
         assert_eq!((stats.page_allocs, stats.page_frees, stats.reserved), (6, 3, 6 << 20));
         assert_eq!(b.before - calls.free_bytes(), 6 << 20);
         pool::free_async(block, b.stream).unwrap();
+    });
+}
+
+#[test]
+fn an_entry_grows_where_the_driver_does_not_let_a_stream_wait() {
+    let name = "an_entry_grows_where_the_driver_does_not_let_a_stream_wait";
+    in_modes(&["lazy"], name, "cuStreamWaitEvent:1+:1", |_| {
+        let (calls, b) = a_pool("mapped()");
+        let other = StreamId(calls.stream());
+        for _ in 0..20 {
+            let block = pool::alloc_async(b.pool, 32 << 20, b.stream).unwrap();
+            pool::free_async(block, other).unwrap();
+        }
+        let stats = pool::stats(b.pool).unwrap();
+        assert_eq!((stats.failures, stats.internal_waits, stats.used), (0, 0, 0));
+        pool::check_invariants(b.pool).unwrap();
     });
 }

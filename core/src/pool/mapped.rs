@@ -729,9 +729,10 @@ impl Request<'_> {
                 drop(shared);
                 drop(slow);
                 may_wait = false;
-                match self.internal(e)? {
-                    Some(done) => return Ok(Some(done)),
-                    None => continue,
+                // (If the driver does not let it wait, the entry can grow all the same.)
+                match self.internal(e) {
+                    Ok(Some(done)) => return Ok(Some(done)),
+                    Ok(None) | Err(_) => continue,
                 }
             }
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
