@@ -288,7 +288,8 @@ typedef struct CUevent_st *smp_event;
 #define SMP_POLICY_OPPORTUNISTIC 2
 
 /**
- * Policy 3: make the stream wait when nothing else serves (attribute 3).
+ * Policy 3: make the stream wait when nothing else serves, and before a mapped entry holds more than about twice what was
+ * ever used (attribute 3).
  */
 #define SMP_POLICY_INTERNAL_DEPENDENCIES 4
 

@@ -34,7 +34,8 @@ pub const SMP_ENTRY_MAPPED: u32 = 5;
 pub const SMP_POLICY_EVENT_DEPENDENCIES: u32 = 1;
 /// Policy 2: reuse what has executed already (attribute 2).
 pub const SMP_POLICY_OPPORTUNISTIC: u32 = 2;
-/// Policy 3: make the stream wait when nothing else serves (attribute 3).
+/// Policy 3: make the stream wait when nothing else serves, and before a mapped entry holds more than about twice what was
+/// ever used (attribute 3).
 pub const SMP_POLICY_INTERNAL_DEPENDENCIES: u32 = 4;
 /// All three policies.
 pub const SMP_POLICY_ALL: u32 = 7;

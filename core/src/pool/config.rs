@@ -88,7 +88,8 @@ pub struct PoolConfig {
     pub follow_event_dependencies: bool,
     /// Policy 2: reuse what has executed already (attribute 2).
     pub allow_opportunistic: bool,
-    /// Policy 3: make the stream wait when nothing else serves (attribute 3).
+    /// Policy 3: make the stream wait when nothing else serves, and before a mapped entry holds more than about twice what was
+    /// ever used (attribute 3).
     pub allow_internal_dependencies: bool,
     /// Reserved bytes above which a synchronise gives pages back (attribute 4); `u64::MAX`: never.
     pub release_threshold: u64,
