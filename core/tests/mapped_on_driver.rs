@@ -251,12 +251,12 @@ fn blocks_keep_their_bytes_at_a_cap_and_with_a_period() {
     });
 }
 
-/// (Four places a range: a chunk with two ghosts drops some.)
+/// (Two places a range: a chunk with a ghost drops it before it moves.)
 #[test]
 fn blocks_keep_their_bytes_where_chunks_drop_ghosts() {
     in_each_mode("blocks_keep_their_bytes_where_chunks_drop_ghosts", |seed| {
-        let stats = blocks_keep_their_bytes(seed, "mapped(range_size=8MiB, max_pool_size=40MiB)", 24, seed % 2 == 0);
-        assert!(stats.chunk_moves > 20 && stats.progress_queries > 0, "{stats:?}");
+        let stats = blocks_keep_their_bytes(seed, "mapped(range_size=4MiB, max_pool_size=40MiB)", 24, seed % 2 == 0);
+        assert!(stats.chunk_moves > 0 && stats.progress_queries > 0, "{stats:?}");
     });
 }
 
