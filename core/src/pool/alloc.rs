@@ -26,6 +26,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// How many streams one allocation asks the device about.
 pub(super) const MAX_QUESTIONS: usize = 8;
@@ -385,6 +386,8 @@ pub(super) struct Request<'a> {
     pub(super) yields: u32,
     /// The entry that was to grow before policy 2, and did not.
     pub(super) grown: Option<usize>,
+    /// The entry that was searched last, and how many pages it had been granted.
+    pub(super) searched: (usize, u64),
     /// Policy 3: how far each stream could be waited for, as answered in this call.
     pub(super) waitable: SlotMap<StreamRef, u64>,
 }
@@ -495,6 +498,7 @@ fn allocate_checked(
         must_ask: None,
         yields: 0,
         grown: None,
+        searched: (usize::MAX, 0),
         waitable: SlotMap::default(),
     };
     request.run()
@@ -630,6 +634,7 @@ impl Request<'_> {
         let need = self.need;
         let fit = |bins: &Bins, upto: Upto| if exact { bins.exact(need, upto) } else { bins.best(need, upto) };
         let mut slow = Slow::lock(device);
+        self.searched = (e, pool.entry_tally[e].page_allocs.load(Relaxed));
         let clock = self.now(&mut slow)?;
         if let Some(stream) = self.stream
             && self.yields < MAX_YIELDS
@@ -1029,6 +1034,15 @@ impl Request<'_> {
             reason: found.reason,
             ready_seq,
         }))
+    }
+}
+
+/// Waits for what another thread asks of the device. No lock is held.
+pub(super) fn wait_a_little(waited: &mut u32) {
+    *waited = waited.saturating_add(1);
+    match *waited {
+        0..64 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(50)),
     }
 }
 

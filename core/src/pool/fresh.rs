@@ -1,6 +1,6 @@
 //! Step 7 of an allocation: a fresh page from the device (`docs/placement.md` §7). No lock is held while it is asked.
 
-use super::alloc::{Found, Request, out_of_records};
+use super::alloc::{Found, Request, out_of_records, wait_a_little};
 use super::block::{FREE, NIL, OBSERVED, UNUSED, block};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
@@ -76,7 +76,8 @@ impl Request<'_> {
         if entry.kind == Kind::Direct || pool.entries.iter().any(|entry| entry.period.is_some()) {
             native::poll_all(device);
         }
-        let (address, index) = {
+        let mut waited = 0;
+        let (address, index) = loop {
             let mut slow = Slow::lock(device);
             self.now(&mut slow)?;
             release::sweep_periods(&mut slow, pool);
@@ -86,7 +87,19 @@ impl Request<'_> {
                 _ => false,
             };
             if full && !rules::off(rules::CAPS) {
-                return Ok(None);
+                // What another thread asks for or got since the search may have room for this as well.
+                let asked = tally.pages.load(Relaxed) > pool.shared.lock().entries[e].pages.len() as u64;
+                let granted = self.searched.0 == e && tally.page_allocs.load(Relaxed) != self.searched.1;
+                drop(slow);
+                if asked {
+                    wait_a_little(&mut waited);
+                } else if !granted {
+                    return Ok(None);
+                }
+                match self.reuse(e)? {
+                    Some(done) => return Ok(Some(done)),
+                    None => continue,
+                }
             }
             if entry.kind == Kind::Direct && !rules::off(rules::RECLAIM) {
                 release::reclaim(&mut slow, pool, e, bytes);
@@ -101,7 +114,7 @@ impl Request<'_> {
             // The quota is taken before the device is asked.
             pool.tally.ask(bytes);
             tally.ask(bytes);
-            (address, index)
+            break (address, index);
         };
         // A *driver* pool's pages are numbers: its blocks are the driver's own.
         let answer = match pool.shadow.is_some() {

@@ -8,7 +8,7 @@
 //! ghosts at most, or as many as work that has not run may still use.
 
 use super::Reason;
-use super::alloc::{Found, Request, attach_any, detach_any, out_of_records};
+use super::alloc::{Found, Request, attach_any, detach_any, out_of_records, wait_a_little};
 use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT, block};
 use super::config::MAX_PAGE;
 use super::fresh::enter_page;
@@ -28,7 +28,6 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 /// A request for more chunks than this (2 TiB of 2 MiB) is refused as the device would, before lists as long are made.
 const MOST_CHUNKS: u64 = 1 << 20;
@@ -341,15 +340,6 @@ fn holder_of(blocks: &[u32], address: u64) -> u32 {
 fn block_around(mapping: &Mapping, address: u64) -> u32 {
     let slot = mapping.ranges[mapping.range_at(address)].page;
     page(slot).block_at(slot, address).expect("a range is full of blocks")
-}
-
-/// Waits for what another thread asks of the device. No lock is held.
-fn wait_a_little(waited: &mut u32) {
-    *waited = waited.saturating_add(1);
-    match *waited {
-        0..64 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(50)),
-    }
 }
 
 /// Makes sure that a block begins at `address`, which is in the free or vacant block `index` or at its end. There is a
