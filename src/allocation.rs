@@ -8,7 +8,7 @@ use crate::boundary::{
 };
 use crate::handle::{Handle, per_thread, smp_allocation, smp_device, smp_pool, smp_stream};
 use crate::status::{remember, smp_status};
-use smp_core::pool::{self, AllocOptions, Order, Reason};
+use smp_core::pool::{self, AllocOptions, Left, Order, Reason};
 use smp_core::{AllocationId, Result, Status};
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -116,7 +116,9 @@ pub unsafe extern "C" fn smp_alloc_async(
             smp_status::SMP_SUCCESS
         }
         // SAFETY: as above.
-        Err(Attempt::Missed(missed)) => unsafe { allocate_missed(pool, size, stream, out, missed) },
+        Err(Attempt::Missed(Left::ToCarve(record, locked))) => unsafe { carve(pool, size, out, record, locked) },
+        // SAFETY: as above.
+        Err(Attempt::Missed(Left::Missed(missed))) => unsafe { allocate_missed(pool, size, stream, out, missed) },
         Err(Attempt::Failed(status)) => {
             // SAFETY: as above.
             unsafe { out.write(ptr::null_mut()) };
@@ -423,6 +425,37 @@ unsafe extern "C" fn allocate_missed(
 ) -> smp_status {
     // SAFETY: as promised.
     unsafe { allocate(out, || pool::alloc_missed(missed, pool.id(), size, stream.id())) }
+}
+
+/// The same, where only a block is to be cut.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+unsafe extern "C" fn carve(
+    pool: smp_pool,
+    size: u64,
+    out: *mut smp_allocation,
+    record: pool::Record,
+    locked: pool::Locked,
+) -> smp_status {
+    match attempt(|| pool::carve(record, locked, pool.id(), size)) {
+        Ok(allocation) => {
+            // SAFETY: as promised.
+            unsafe { out.write(smp_allocation::of(allocation)) };
+            smp_status::SMP_SUCCESS
+        }
+        // SAFETY: as promised.
+        Err(Attempt::Missed((missed, stream))) => unsafe {
+            allocate_missed(pool, size, smp_stream::of(stream), out, missed)
+        },
+        Err(Attempt::Failed(status)) => {
+            // SAFETY: as promised.
+            unsafe { out.write(ptr::null_mut()) };
+            status
+        }
+    }
 }
 
 /// The rest of smp_free_async, as the former.

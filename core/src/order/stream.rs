@@ -161,6 +161,12 @@ impl<X> State<X> {
         self.ready_for == key
     }
 
+    /// What a call names the stream with while it is ready for it.
+    #[inline(always)]
+    pub(crate) fn ready_key(&self) -> u64 {
+        self.ready_for
+    }
+
     /// More may be needed for the next operation.
     pub(super) fn look_again(&mut self) {
         self.ready_for = 0;

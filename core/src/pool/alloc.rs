@@ -45,13 +45,22 @@ const MAX_CALLBACKS: u32 = 16;
 /// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
 #[inline(always)]
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
-    alloc_quick(pool, size, stream).or_else(|missed| alloc_rest(missed, pool, size, stream))
+    alloc_quick(pool, size, stream).or_else(|left| match left {
+        Left::ToCarve(record, locked) => carve_rest(record, locked, pool, size),
+        Left::Missed(missed) => alloc_rest(missed, pool, size, stream),
+    })
 }
 
 /// [`alloc_missed`], once for all who call it seldom.
 #[inline(never)]
 fn alloc_rest(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
     alloc_missed(missed, pool, size, stream)
+}
+
+/// [`carve`], the same.
+#[inline(never)]
+fn carve_rest(record: Record, locked: Locked, pool: PoolId, size: u64) -> Result<AllocationId> {
+    carve(record, locked, pool, size).or_else(|(missed, stream)| alloc_missed(missed, pool, size, stream))
 }
 
 /// The stream as a call that did not go the quick way left it: locked or not. Nothing has changed.
@@ -70,13 +79,26 @@ impl Missed {
     pub(super) const UNLOCKED: Missed = Missed(None);
 }
 
-/// What most calls of [`alloc_async`] are: a recent block of the stream in the first entry serves, with *ready* room. Else the call goes on with
-/// [`alloc_missed`].
+/// How [`alloc_quick`] left a call that it did not serve.
+pub enum Left {
+    /// All was ready, only that no recent block is just so large. [`carve`] goes on.
+    ToCarve(Record, Locked),
+    /// [`alloc_missed`] goes on.
+    Missed(Missed),
+}
+
+/// The stream's record.
+pub struct Record(&'static Stream<Caches>);
+/// The stream's lock.
+pub struct Locked(StreamGuard);
+
+/// What most calls of [`alloc_async`] are: a recent block of the stream in the first entry serves, with *ready* room. Else the
+/// call goes on as [`Left`] says.
 #[inline(always)]
-pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Missed> {
+pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Left> {
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
         Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0),
-        _ => Err(Missed::UNLOCKED),
+        _ => Err(Left::Missed(Missed::UNLOCKED)),
     }
 }
 
@@ -87,8 +109,8 @@ fn quick(
     size: u64,
     record: &'static Stream<Caches>,
     key: u64,
-) -> std::result::Result<AllocationId, Missed> {
-    let Some(mut guard) = record.state.try_lock() else { return Err(Missed::UNLOCKED) };
+) -> std::result::Result<AllocationId, Left> {
+    let Some(mut guard) = record.state.try_lock() else { return Err(Left::Missed(Missed::UNLOCKED)) };
     let state = &mut *guard;
     let pool_slot = handle::slot(pool.0);
     if state.is_ready_for(key)
@@ -105,20 +127,52 @@ fn quick(
         let first = &mut cache.entries.first;
         let mask = cache.unit - 1;
         if size <= first.bound
-        // 0 stays 0, and so does what would overflow: no block has that size.
-            && let need = size.wrapping_add(mask) & !mask
+        // 0 stays 0: no block has that size.
+            && let need = (size + mask) & !mask
             && need <= cache.ready
             && let Some(recents) = &mut first.recents
-            && let Some((index, b, generation)) = recents.take_first(need)
         {
-            let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
-            cache.ready -= need;
-            cache.serve(b, allocation, need, size, pool_slot);
-            b.set_seq(state.push_next(record));
-            return Ok(AllocationId(allocation));
+            if let Some((index, b, generation)) = recents.take_first(need) {
+                let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
+                cache.ready -= need;
+                cache.serve(b, allocation, need, size, pool_slot);
+                b.set_seq(state.push_next(record));
+                return Ok(AllocationId(allocation));
+            }
+            if need > 0 {
+                return Err(Left::ToCarve(Record(record), Locked(guard)));
+            }
         }
     }
-    Err(Missed::at(guard))
+    Err(Left::Missed(Missed::at(guard)))
+}
+
+/// The rest of [`alloc_async`] where [`alloc_quick`] found all ready: another of the stream's own blocks in the first entry, cut
+/// if it is larger. Without, the call goes on with [`alloc_missed`].
+#[inline(always)]
+pub fn carve(
+    record: Record,
+    mut locked: Locked,
+    pool: PoolId,
+    size: u64,
+) -> std::result::Result<AllocationId, (Missed, StreamId)> {
+    let state = &mut *locked.0;
+    let pool_slot = handle::slot(pool.0);
+    let me = state.me;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    if let Some(Some(cache)) = pools.get_mut(pool_slot as usize)
+        && let cache = &mut **cache
+        && let need = round_up(size, cache.unit)
+        && let Some((index, b)) = cache.carve_ready(need, me, stock)
+    {
+        let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
+        cache.ready -= need;
+        cache.serve(b, allocation, need, size, pool_slot);
+        b.set_seq(state.push_next(record.0));
+        return Ok(AllocationId(allocation));
+    }
+    let stream = StreamId(state.ready_key());
+    Err((Missed::at(locked.0), stream))
 }
 
 /// The rest of [`alloc_async`], after [`alloc_quick`]: the stream's other frees, then everything else.
@@ -147,7 +201,8 @@ pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -
 fn hot(pool: PoolId, size: u64, record: &'static Stream<Caches>, key: u64) -> Option<AllocationId> {
     match quick(pool, size, record, key) {
         Ok(done) => Some(done),
-        Err(missed) => fast(pool, size, record, key, missed.lock(record)),
+        Err(Left::ToCarve(_, Locked(guard))) => fast(pool, size, record, key, guard),
+        Err(Left::Missed(missed)) => fast(pool, size, record, key, missed.lock(record)),
     }
 }
 
@@ -203,9 +258,7 @@ fn fast(
         cache.retire_front();
         let need = round_up(size, cache.unit);
         if need <= cache.ready {
-            let first = &mut cache.entries.first;
-            let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
-            let (index, b) = first.carve_own(need, me, stock, permit)?;
+            let (index, b) = cache.carve_ready_rest(need, me, stock)?;
             let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
             cache.ready -= need;
             cache.serve(b, allocation, need, size, pool_slot);
@@ -310,7 +363,8 @@ fn own_block(
             && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
     };
     if cached.carves {
-        let (index, b) = cached.carve_own(need, me, stock, |own_room, b| ready(own_room, b, need))?;
+        let (index, b) =
+            cached.carve_own(need, class_of(need), None, me, stock, |own_room, b| ready(own_room, b, need))?;
         return Some((index, b, need));
     }
     let bins = cached.bins.as_mut()?;

@@ -20,6 +20,18 @@ pub(crate) struct Bins {
 /// A block that was taken out: its index and its record.
 pub(crate) type Taken = (u32, &'static Block);
 
+/// The class that a block was *lifted* out of and left without any, though its root and its bit say otherwise still: what is put
+/// into the same class next changes the root alone. [`CLASSES`]: there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Hole(usize);
+
+/// A block that was lifted out: with its size, and the hole that it leaves.
+pub(crate) type Lifted = (Taken, u64, Hole);
+
+impl Hole {
+    pub(crate) const NONE: Hole = Hole(CLASSES);
+}
+
 /// What a search accepts besides the size.
 #[derive(Clone, Copy)]
 pub(crate) enum Upto {
@@ -328,7 +340,12 @@ impl Bins {
     /// The same, for a caller that has the record at hand.
     #[inline(always)]
     pub(crate) fn remove_record(&mut self, node: u32, b: &Block) {
-        let size = b.size();
+        self.remove_sized(node, b, b.size());
+    }
+
+    /// The same, for one that has its size at hand as well.
+    #[inline(always)]
+    pub(crate) fn remove_sized(&mut self, node: u32, b: &Block, size: u64) {
         self.count -= 1;
         self.bytes -= size;
         let root = &mut self.roots[class_of(size)];
@@ -364,24 +381,23 @@ impl Bins {
     /// Takes out the lowest block of exactly `size`, whose class is `c`.
     #[inline(always)]
     pub(crate) fn take_exact(&mut self, c: usize, size: u64) -> Option<Taken> {
-        let root = &mut self.roots[c];
+        self.lift_exact(c, size).map(|lifted| self.take_lifted(lifted))
+    }
+
+    /// The same, only that the hole is left open and the block counted still.
+    #[inline(always)]
+    pub(crate) fn lift_exact(&mut self, c: usize, size: u64) -> Option<Lifted> {
+        let root = self.roots[c];
         // What is no block has no record.
-        let (node, b) = (*root, BLOCKS.get(*root)?);
+        let b = BLOCKS.get(root)?;
         if !b.is_leaf() {
-            return self.take_exact_of_several(c, size);
+            return Some((self.lift_exact_of_several(c, size)?, size, Hole::NONE));
         }
-        if b.size() != size {
-            return None;
-        }
-        *root = NIL;
-        self.occupied.clear(c);
-        self.count -= 1;
-        self.bytes -= size;
-        Some((node, b))
+        (b.size() == size).then_some(((root, b), size, Hole(c)))
     }
 
     #[inline(never)]
-    fn take_exact_of_several(&mut self, c: usize, size: u64) -> Option<Taken> {
+    fn lift_exact_of_several(&mut self, c: usize, size: u64) -> Option<Taken> {
         let root = &mut self.roots[c];
         let node = lower_bound(*root, lowest_of(size));
         let b = BLOCKS.get(node)?;
@@ -389,34 +405,69 @@ impl Bins {
             return None;
         }
         *root = remove(*root, node, b);
-        self.count -= 1;
-        self.bytes -= size;
         Some((node, b))
     }
 
     /// Takes out [`Bins::best`] of all for `size`, whose class is `c`.
     #[inline(always)]
-    pub(crate) fn take_best(&mut self, mut c: usize, size: u64) -> Option<Taken> {
+    pub(crate) fn take_best(&mut self, c: usize, size: u64) -> Option<Taken> {
+        self.lift_best(c, size).map(|lifted| self.take_lifted(lifted))
+    }
+
+    /// As [`Bins::take_best`], only that the hole is left open and the block, whose size comes with it, counted still.
+    #[inline(always)]
+    pub(crate) fn lift_best(&mut self, mut c: usize, size: u64) -> Option<Lifted> {
         loop {
             c = self.occupied.next(c)?;
             let root = &mut self.roots[c];
-            let b = block(*root);
+            let (node, b) = (*root, block(*root));
             if b.is_leaf() {
                 let bytes = b.size();
                 if bytes >= size {
-                    let node = std::mem::replace(root, NIL);
-                    self.occupied.clear(c);
-                    self.count -= 1;
-                    self.bytes -= bytes;
-                    return Some((node, b));
+                    return Some(((node, b), bytes, Hole(c)));
                 }
             } else if let Some((node, b)) = take_from(root, size) {
-                self.count -= 1;
-                self.bytes -= b.size();
-                return Some((node, b));
+                return Some(((node, b), b.size(), Hole::NONE));
             }
             c += 1;
         }
+    }
+
+    /// A block that was lifted is taken out for good.
+    #[inline(always)]
+    pub(crate) fn take_lifted(&mut self, (taken, bytes, hole): Lifted) -> Taken {
+        self.close(hole);
+        self.count -= 1;
+        self.bytes -= bytes;
+        taken
+    }
+
+    /// What was lifted out of the class is not replaced.
+    #[inline(always)]
+    pub(crate) fn close(&mut self, hole: Hole) {
+        if let Some(root) = self.roots.get_mut(hole.0) {
+            *root = NIL;
+            self.occupied.clear(hole.0);
+        }
+    }
+
+    /// Puts a block of `size` bytes in, which is counted already.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, hole: Hole, node: u32, b: &Block, size: u64) {
+        b.be_leaf();
+        let c = class_of(size);
+        if c == hole.0 {
+            self.roots[c] = node;
+            return;
+        }
+        self.close(hole);
+        let root = &mut self.roots[c];
+        if *root != NIL {
+            *root = insert(*root, node, b);
+            return;
+        }
+        *root = node;
+        self.occupied.set(c);
     }
 
     /// The lowest acceptable block of exactly `size`.

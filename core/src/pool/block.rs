@@ -226,6 +226,12 @@ impl Block {
     pub(crate) fn drop_flag(&self, flag: u64) {
         self.size_flags.store(self.size_flags.load(Relaxed) & !flag, Relaxed)
     }
+    /// It is so much larger, its flags the same.
+    #[inline(always)]
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        debug_assert!(bytes & !SIZE_MASK == 0);
+        self.size_flags.store(self.size_flags.load(Relaxed) + bytes, Relaxed)
+    }
     /// Free, and to be merged with.
     #[inline(always)]
     pub(crate) fn merges(&self) -> bool {
@@ -315,6 +321,8 @@ impl Named {
 pub(crate) struct Stock(Vec<u32>);
 
 const STOCK_BATCH: usize = 64;
+/// With so many some go back, so that a program that goes up and down by some hundred blocks takes none each time.
+const STOCK_MOST: usize = 8 * STOCK_BATCH;
 
 impl Stock {
     /// A fresh record, or `None` when the process has run out of slots (2^28 blocks).
@@ -340,7 +348,7 @@ impl Stock {
     }
     #[cold]
     fn refill(&mut self) {
-        self.0.reserve(4 * STOCK_BATCH);
+        self.0.reserve(STOCK_MOST + STOCK_BATCH);
         BLOCKS.take(STOCK_BATCH, &mut self.0);
     }
     #[inline(always)]
@@ -351,17 +359,23 @@ impl Stock {
     #[inline(always)]
     pub(crate) fn give_record(&mut self, index: u32, record: &Block) {
         record.set_size_flags(0, 0);
+        self.give_sizeless(index, record);
+    }
+    /// The same, of a record that has lost its size already.
+    #[inline(always)]
+    pub(crate) fn give_sizeless(&mut self, index: u32, record: &Block) {
+        debug_assert!(record.size_flags() == 0);
         if record.generation() >= GENERATION_LIMIT {
             return; // used up: the slot is retired
         }
         self.0.push(index);
-        if self.0.len() >= 3 * STOCK_BATCH {
+        if self.0.len() >= STOCK_MOST {
             self.spill();
         }
     }
     #[cold]
     fn spill(&mut self) {
-        let keep = self.0.len() - STOCK_BATCH;
+        let keep = self.0.len() / 2;
         BLOCKS.give_back(self.0.drain(keep..));
     }
     pub(crate) fn give_back(&mut self) {

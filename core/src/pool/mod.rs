@@ -25,7 +25,7 @@ pub mod spec;
 pub(crate) mod state;
 mod stats;
 
-pub use alloc::{Missed, alloc, alloc_async, alloc_async_with, alloc_missed, alloc_quick};
+pub use alloc::{Left, Locked, Missed, Record, alloc, alloc_async, alloc_async_with, alloc_missed, alloc_quick, carve};
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
 pub use free::{add_user, free, free_async, free_missed, free_observed, free_quick};

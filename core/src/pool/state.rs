@@ -6,8 +6,8 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
-use super::bins::{Bins, Taken};
-use super::block::{Block, FREE, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
+use super::bins::{Bins, Lifted, Taken};
+use super::block::{Block, FREE, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
@@ -384,6 +384,27 @@ impl PoolCache {
             (true, true) => Quick::Lists,
         };
         self.quick != Quick::No
+    }
+
+    /// Takes the stream's own block for `need` bytes of ready room out of its structure in the first entry, and cuts it. Its record
+    /// can have two more handles; if that of the block found can not, there is none.
+    #[inline(always)]
+    pub(crate) fn carve_ready(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+        let c = class_of(need);
+        // The block in front is one of those that are looked through, or gives way like any other recent block.
+        let in_front = self.front.bytes();
+        if in_front > 0 && class_of(in_front) == c {
+            self.retire_front();
+        }
+        let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
+        let PoolCache { ready, front, entries: Entries { first, .. }, .. } = self;
+        first.carve_own(need, c, Some((front, ready)), me, stock, permit)
+    }
+
+    /// The same, once for all who call it seldom.
+    #[inline(never)]
+    pub(crate) fn carve_ready_rest(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+        self.carve_ready(need, me, stock)
     }
 
     /// Counts of an entry, what is not counted yet included.
@@ -1608,7 +1629,7 @@ impl EntryCache {
         if let EntryCache { recents: Some(recents), bins, counts, .. } = self
             && recents.count > 0
         {
-            give_way(recents, 0, bins.get_or_insert_with(new_bins), counts, me, stock);
+            counts.merges += give_way(recents, NIL, 0, bins.get_or_insert_with(new_bins), me, stock);
         }
     }
 
@@ -1624,105 +1645,135 @@ impl EntryCache {
         let bins = bins.get_or_insert_with(new_bins);
         let found = match self.exact {
             true => bins.take_exact(class_of(need), need),
-            false => take_settled(recents.as_deref_mut(), bins, counts, class_of(need), need, me, stock),
+            false => lift_settled(recents.as_deref_mut(), None, bins, counts, class_of(need), need, me, stock)
+                .map(|lifted| bins.take_lifted(lifted)),
         };
         found.map_or(NIL, |(index, _)| index)
     }
 
-    /// Takes the stream's own block for `need` out of its structure, in an entry whose blocks are carved, and cuts it.
-    /// `permit`: whether the block found may serve; without, it goes back, and there is none.
+    /// Takes the stream's own block for `need` bytes, of class `c`, out of its structure, in an entry whose blocks are carved, and
+    /// cuts it. `front`: the block in front, if one may be there, which is of another class, and where its bytes go when they are
+    /// ready. `permit`: whether the block found may serve; without, it goes back, and there is none.
     #[inline(always)]
     pub(crate) fn carve_own(
         &mut self,
         need: u64,
+        c: usize,
+        front: Option<(&mut Front, &mut u64)>,
         me: StreamRef,
         stock: &mut Stock,
         mut permit: impl FnMut(&mut Room, &'static Block) -> bool,
     ) -> Option<Taken> {
         let EntryCache { recents, bins, room, counts, .. } = self;
-        let c = class_of(need);
         if let Some(recents) = recents
             && let Some(found) = recents.take(c, need, |b| permit(room, b)).ok()?
         {
             return Some(found);
         }
         let bins = &mut **bins.get_or_insert_with(new_bins);
-        let (index, b) = take_settled(recents.as_deref_mut(), bins, counts, c, need, me, stock)?;
+        let ((index, b), bytes, hole) = lift_settled(recents.as_deref_mut(), front, bins, counts, c, need, me, stock)?;
         if !permit(room, b) {
-            bins.insert_record(index, b);
+            bins.put(hole, index, b, bytes);
             return None;
         }
-        let over = b.size() - need;
         match cut(index, b, need, stock) {
-            Ok(None) => {}
+            Ok(None) => {
+                bins.close(hole);
+                bins.count -= 1;
+            }
+            // What is left takes the block's place.
             Ok(Some((rest, r))) => {
-                bins.insert_sized(rest, r, over);
+                bins.put(hole, rest, r, bytes - need);
                 counts.splits += 1;
             }
             Err(()) => {
-                bins.insert_record(index, b);
+                bins.put(hole, index, b, bytes);
                 return None;
             }
         }
+        bins.bytes -= need;
         Some((index, b))
     }
 }
 
-/// Takes out the best for `need`, of class `c`, of a stream's own blocks that are not recent; recent ones give way as far as
-/// it takes.
+/// Lifts the best for `need`, of class `c`, of a stream's own blocks that are not recent out of `bins`; recent ones give way as
+/// far as it takes. `front`: see [`EntryCache::carve_own`].
 #[inline(always)]
-fn take_settled(
+#[allow(clippy::too_many_arguments)]
+fn lift_settled(
     recents: Option<&mut Recents>,
+    mut front: Option<(&mut Front, &mut u64)>,
     bins: &mut Bins,
     counts: &mut Counts,
     c: usize,
     need: u64,
     me: StreamRef,
     stock: &mut Stock,
-) -> Option<Taken> {
-    let Some(recents) = recents.filter(|recents| recents.count > 0) else { return bins.take_best(c, need) };
-    if let Some(exact) = bins.take_exact(c, need) {
-        return Some(exact);
+) -> Option<Lifted> {
+    let Some(recents) = recents else { return bins.lift_best(c, need) };
+    let ahead = front.as_ref().is_some_and(|(front, _)| front.bytes() > need);
+    // (Where none gives way, the best is of exactly that size if one is.)
+    if ahead || recents.count > 0 && recents.has_from(c) {
+        if let Some(exact) = bins.lift_exact(c, need) {
+            return Some(exact);
+        }
+        let first = if ahead { chain_front(&mut front, recents) } else { NIL };
+        counts.merges += give_way(recents, first, need, bins, me, stock);
     }
-    if recents.has_from(c) {
-        give_way(recents, need, bins, counts, me, stock);
-    }
-    if let Some(best) = bins.take_best(c, need) {
+    if let Some(best) = bins.lift_best(c, need) {
         return Some(best);
     }
+    let first = chain_front(&mut front, recents);
     if recents.count == 0 {
         return None;
     }
-    give_way(recents, 0, bins, counts, me, stock);
-    bins.take_best(c, need)
+    counts.merges += give_way(recents, first, 0, bins, me, stock);
+    bins.lift_best(c, need)
 }
 
-/// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other.
+/// The block in front becomes a chain of its own, and its bytes are ready. Without one: [`NIL`].
+#[inline(always)]
+fn chain_front(front: &mut Option<(&mut Front, &mut u64)>, recents: &mut Recents) -> u32 {
+    match front.as_mut().and_then(|(front, ready)| Some((front.take()?, ready))) {
+        None => NIL,
+        Some(((index, b, bytes), ready)) => {
+            **ready += bytes;
+            recents.count += 1;
+            b.set_link(NIL);
+            index
+        }
+    }
+}
+
+/// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other. `at`: a chain of some
+/// that come first. Returns how often they merged.
 ///
 /// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
 /// without a size; only then its record is free.
 #[inline(never)]
-fn give_way(recents: &mut Recents, from: u64, bins: &mut Bins, counts: &mut Counts, me: StreamRef, stock: &mut Stock) {
+fn give_way(recents: &mut Recents, mut at: u32, from: u64, bins: &mut Bins, me: StreamRef, stock: &mut Stock) -> u64 {
     let least = least_alike(from);
-    let (mut left, mut merges) = (recents.count, 0);
-    let mut c = class_of(from);
-    while left > 0
-        && let Some((class, mut at)) = recents.take_chain(c)
-    {
+    let (mut c, mut merges) = (class_of(from), 0);
+    loop {
         while at != NIL {
             let b = block(at);
             let next = b.link();
-            left -= 1;
-            match b.size() {
-                0 => stock.give_record(at, b),
-                _ => merges += settle_one(at, b, me, least, bins, stock),
+            recents.count -= 1;
+            match b.size_flags() {
+                0 => stock.give_sizeless(at, b),
+                own => merges += settle_one(at, b, own, me, least, bins, stock),
             }
             at = next;
         }
-        c = class + 1;
+        if recents.count == 0 {
+            break;
+        }
+        match recents.take_chain(c) {
+            Some((class, head)) => (c, at) = (class + 1, head),
+            None => break,
+        }
     }
-    recents.count = left;
-    counts.merges += merges;
+    merges
 }
 
 #[cold]
@@ -1758,61 +1809,110 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
     (right, left)
 }
 
-/// Merges a recent block, which is out of its chain, with its neighbours, and puts it into `bins`, or leaves it to one that
-/// settles later. Those of at least `least` bytes settle together. Returns how often it merged.
+/// Merges a recent block, which is out of its chain and whose size and flags are `own`, with its neighbours, and puts it into
+/// `bins`, or leaves it to one that settles later. Those of at least `least` bytes settle together. Returns how often it merged.
 #[inline(always)]
 fn settle_one(
     mut index: u32,
     mut b: &'static Block,
+    own: u64,
     me: StreamRef,
     least: u64,
     bins: &mut Bins,
     stock: &mut Stock,
 ) -> u64 {
-    let mut merges = 0;
-    b.drop_flag(RECENT);
-    if b.has(WHOLE) {
-        bins.insert_record(index, b);
+    debug_assert!(own & UNUSED == 0, "what a stream has freed was in use");
+    let size = Block::size_in(own);
+    if own & WHOLE != 0 {
+        b.set_size_flags(size, FREE | WHOLE);
+        bins.insert_sized(index, b, size);
         return 0;
     }
+    b.set_size_flags(size, FREE);
+    let mut merges = 0;
     // Links and neighbours: see `mergeable`.
-    while b.next() != NIL {
-        let next = b.next();
+    let mut next = b.next();
+    while next != NIL {
         let n = block(next);
-        if n.stream() != me || !n.has(FREE) {
+        let other = n.size_flags();
+        let bytes = Block::size_in(other);
+        let settled = other & (RECENT | WHOLE) == 0;
+        if other & FREE == 0 || n.stream() != me || !settled && (other & WHOLE != 0 || bytes < least) {
+            if merges > 0 {
+                n.set_prev(index);
+            }
             break;
         }
         debug_assert!(n.addr() == b.end() && n.page() == b.page());
-        if n.merges() {
-            bins.remove_record(next, n);
-            absorb(index, b, next, n, stock);
-        } else if !n.has(WHOLE) && n.size() >= least {
-            absorb_in_chain(index, b, n);
+        let after = n.next();
+        grow(b, n, bytes, after);
+        if settled {
+            bins.remove_sized(next, n, bytes);
+            stock.give_record(next, n);
         } else {
-            break;
+            n.set_size_flags(0, 0);
         }
+        next = after;
         merges += 1;
     }
-    while b.prev() != NIL {
+    if merges > 0 {
+        b.set_next(next);
+    }
+    loop {
         let prev = b.prev();
+        if prev == NIL {
+            break;
+        }
         let p = block(prev);
-        if p.stream() != me || !p.has(FREE) || p.end() != b.addr() || p.page() != b.page() {
+        let other = p.size_flags();
+        let bytes = Block::size_in(other);
+        let settled = other & (RECENT | WHOLE) == 0;
+        if other & FREE == 0 || p.stream() != me || !settled && (other & WHOLE != 0 || bytes < least) {
             break;
         }
-        if p.merges() {
-            bins.remove_record(prev, p);
-            absorb(prev, p, index, b, stock);
-            (index, b) = (prev, p);
-            merges += 1;
-        } else if !p.has(WHOLE) && p.size() >= least {
-            absorb(prev, p, index, b, stock);
-            return merges + 1;
-        } else {
+        if p.addr() + bytes != b.addr() || p.page() != b.page() {
             break;
         }
+        if settled {
+            bins.remove_sized(prev, p, bytes);
+        }
+        let next = b.next();
+        grow(p, b, b.size(), next);
+        stock.give_record(index, b);
+        p.set_next(next);
+        if next != NIL {
+            block(next).set_prev(prev);
+        }
+        merges += 1;
+        if !settled {
+            return merges;
+        }
+        (index, b) = (prev, p);
     }
     bins.insert_record(index, b);
     merges
+}
+
+/// A free block takes in the one to its right, of `bytes`, which has `next` to its right and is to lose its size; as does the link
+/// to it.
+#[inline(always)]
+fn grow(b: &Block, right: &Block, bytes: u64, next: u32) {
+    forget_start(b, right, bytes, next);
+    let seq = right.seq();
+    if seq > b.seq() {
+        b.set_seq(seq);
+    }
+    b.add_bytes(bytes);
+}
+
+/// A block of `bytes`, with `next` to its right, becomes part of the one to its left: where it started nothing does any more.
+/// (Where nothing starts any more, the index may name what started there.)
+#[inline(always)]
+fn forget_start(left: &Block, right: &Block, bytes: u64, next: u32) {
+    let start = right.addr();
+    if page::apart(left.addr(), start) && next != NIL && !page::apart(start, start + bytes) {
+        page(left.page()).set_first(start, next);
+    }
 }
 
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
@@ -1877,28 +1977,16 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 /// `right` becomes part of `left`; neither is in a structure.
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
-    absorb_in_chain(left, l, r);
-    stock.give_record(right, r);
-}
-
-/// The same, but the record of `r` is not free yet: it says only that it is none's any more.
-#[inline(always)]
-fn absorb_in_chain(left: u32, l: &Block, r: &Block) {
     let (own, other) = (l.size_flags(), r.size_flags());
     let next = r.next();
-    let start = r.addr();
-    // (Where nothing starts any more, the index may name what started there.)
-    if page::apart(l.addr(), start) && next != NIL && !page::apart(start, start + Block::size_in(other)) {
-        page(l.page()).set_first(start, next);
-    }
+    forget_start(l, r, Block::size_in(other), next);
     l.set_seq(l.seq().max(r.seq()));
     l.set_next(next);
     if next != NIL {
         block(next).set_prev(left);
     }
-    let flags = FREE | own & other & UNUSED | own & RECENT;
-    l.set_size_flags(Block::size_in(own) + Block::size_in(other), flags);
-    r.set_size_flags(0, 0);
+    l.set_size_flags(Block::size_in(own) + Block::size_in(other), FREE | own & other & UNUSED);
+    stock.give_record(right, r);
 }
 
 /// Cuts `need` bytes off the low end of a free block that is in no structure; returns the remainder, if any, in the
