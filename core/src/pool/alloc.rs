@@ -6,6 +6,7 @@ use super::block::{
 };
 use super::classes::class_of;
 use super::config::MAX_PAGE;
+use super::front::Front;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
@@ -119,7 +120,11 @@ fn quick(
         && let cache = &mut **cache
         && cache.id == pool
     {
-        if let Some((b, bytes, allocation)) = cache.front.take_exact(size, cache.unit) {
+        if let Some((b, bytes, allocation)) = cache.front.exact(size, cache.unit) {
+            if Front::is_last(allocation) {
+                return Err(Left::Missed(Missed::at(guard)));
+            }
+            cache.front.clear();
             cache.serve(b, allocation, bytes, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Ok(AllocationId(allocation));

@@ -22,6 +22,13 @@ pub(super) fn least_alike(size: u64) -> u64 {
     size >> low << low
 }
 
+/// The first class of a word of bits, of which one is set.
+#[inline(always)]
+fn class_in(word: usize, bits: u64) -> usize {
+    // (So that it is seen to be one.)
+    (word * 64 + bits.trailing_zeros() as usize) % CLASSES
+}
+
 /// Which classes hold something.
 pub(super) struct Occupied {
     /// A bit per word that is not 0.
@@ -60,14 +67,14 @@ impl Occupied {
         let word = from / 64;
         let bits = self.words.get(word)? & (u64::MAX << (from % 64));
         if bits != 0 {
-            return Some(word * 64 + bits.trailing_zeros() as usize);
+            return Some(class_in(word, bits));
         }
         let later = self.summary & (u32::MAX - 1) << word;
         if later == 0 {
             return None;
         }
-        let word = later.trailing_zeros() as usize;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+        let word = later.trailing_zeros() as usize % WORDS;
+        Some(class_in(word, self.words[word]))
     }
     pub(super) fn last(&self) -> Option<usize> {
         let word = self.words.iter().rposition(|&bits| bits != 0)?;

@@ -128,7 +128,7 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
     {
         return None;
     }
-    cache.rest(b, allocation.0);
+    cache.rest(b, allocation.0, b.requested() as i64);
     b.set_stream(state.me);
     b.set_seq(state.push_next(record));
     Some(())
@@ -194,10 +194,11 @@ fn quick_if(
         && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
         && cache.quick == quick
-        && !cache.may_pause_without(b.requested())
+        && let requested = b.requested() as i64
+        && !cache.may_pause_without(requested)
         && cache.clear_front()
     {
-        cache.rest(b, allocation.0);
+        cache.rest(b, allocation.0, requested);
         if quick == Quick::Lists {
             look_whether_empty(cache, b, state.me);
         }

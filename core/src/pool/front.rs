@@ -33,17 +33,25 @@ impl Front {
         (self.block, self.bytes, self.next) = (Some(block), bytes, handle::next(allocation));
     }
 
-    /// Takes it if `size` bytes rounded up to `unit` are exactly its own, and its record can have two more handles: the record,
-    /// its bytes, and the handle.
+    /// The block, if `size` bytes rounded up to `unit` are exactly its own: the record, its bytes, and the handle, to be served by
+    /// [`Front::clear`].
     #[inline(always)]
-    pub(crate) fn take_exact(&mut self, size: u64, unit: u64) -> Option<(&'static Block, u64, u64)> {
+    pub(crate) fn exact(&self, size: u64, unit: u64) -> Option<(&'static Block, u64, u64)> {
         let b = self.block?;
         // A size of 0 is not for this way: the difference is then no less than the unit.
-        if self.bytes.wrapping_sub(size) >= unit || self.next >= BEYOND {
-            return None;
-        }
+        if self.bytes.wrapping_sub(size) < unit { Some((b, self.bytes, self.next)) } else { None }
+    }
+
+    /// Whether the record of a block that would get this handle can have another after it.
+    #[inline(always)]
+    pub(crate) fn is_last(allocation: u64) -> bool {
+        allocation >= BEYOND
+    }
+
+    /// The block is taken.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
         self.block = None;
-        Some((b, self.bytes, self.next))
     }
 
     /// Takes it: its index, the record, and its bytes.

@@ -103,6 +103,12 @@ impl Recents {
         Ok(None)
     }
 
+    /// Whether there is one of the class.
+    #[inline(always)]
+    pub(crate) fn has(&self, c: usize) -> bool {
+        self.heads[c] != NIL
+    }
+
     /// Whether there is one of the class or a larger one.
     #[inline(always)]
     pub(crate) fn has_from(&mut self, c: usize) -> bool {

@@ -280,8 +280,8 @@ impl PoolCache {
     /// The first entry may pause, for all this stream knows, when a block for which `requested` bytes were asked is freed: that
     /// is not for the quick way.
     #[inline(always)]
-    pub(crate) fn may_pause_without(&self, requested: u64) -> bool {
-        self.entries.first.requested == requested as i64
+    pub(crate) fn may_pause_without(&self, requested: i64) -> bool {
+        self.entries.first.requested == requested
             && self.pool.entry_tally.first().is_some_and(|tally| tally.pauses.load(Relaxed) > 0)
             && (self.entries.first.recents() > 0 || !self.front.is_none())
     }
@@ -302,11 +302,11 @@ impl PoolCache {
         b.serve(allocation, bytes, size, pool_slot);
     }
 
-    /// The other way round: the allocation is free again, and in front, which is empty.
+    /// The other way round: the allocation, for which `requested` bytes were asked, is free again, and in front, which is empty.
     #[inline(always)]
-    pub(crate) fn rest(&mut self, b: &'static Block, allocation: u64) {
+    pub(crate) fn rest(&mut self, b: &'static Block, allocation: u64, requested: i64) {
         let first = &mut self.entries.first;
-        first.requested -= b.requested() as i64;
+        first.requested -= requested;
         first.counts.frees += 1;
         self.front.set(b, allocation, b.rest());
     }
@@ -391,9 +391,8 @@ impl PoolCache {
     #[inline(always)]
     pub(crate) fn carve_ready(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
         let c = class_of(need);
-        // The block in front is one of those that are looked through, or gives way like any other recent block.
-        let in_front = self.front.bytes();
-        if in_front > 0 && class_of(in_front) == c {
+        // Where recent blocks are looked through, the one in front is, too.
+        if !self.front.is_none() && self.entries.first.recents.as_ref().is_some_and(|recents| recents.has(c)) {
             self.retire_front();
         }
         let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
@@ -1652,7 +1651,7 @@ impl EntryCache {
     }
 
     /// Takes the stream's own block for `need` bytes, of class `c`, out of its structure, in an entry whose blocks are carved, and
-    /// cuts it. `front`: the block in front, if one may be there, which is of another class, and where its bytes go when they are
+    /// cuts it. `front`: the block in front, if one may be there, which is of another size, and where its bytes go when they are
     /// ready. `permit`: whether the block found may serve; without, it goes back, and there is none.
     #[inline(always)]
     pub(crate) fn carve_own(
@@ -1711,7 +1710,7 @@ fn lift_settled(
     stock: &mut Stock,
 ) -> Option<Lifted> {
     let Some(recents) = recents else { return bins.lift_best(c, need) };
-    let ahead = front.as_ref().is_some_and(|(front, _)| front.bytes() > need);
+    let ahead = front.as_ref().is_some_and(|(front, _)| !front.is_none() && class_of(front.bytes()) >= c);
     // (Where none gives way, the best is of exactly that size if one is.)
     if ahead || recents.count > 0 && recents.has_from(c) {
         if let Some(exact) = bins.lift_exact(c, need) {
