@@ -168,9 +168,9 @@ pub fn carve(
     if let Some(Some(cache)) = pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
         && let need = round_up(size, cache.unit)
-        && let Some((index, b)) = cache.carve_ready(need, me, stock)
+        && let Some((index, b, generation)) = cache.carve_ready(need, me, stock)
     {
-        let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
+        let allocation = handle::encode(handle::Kind::Allocation, generation, index);
         cache.ready -= need;
         cache.serve(b, allocation, need, size, pool_slot);
         b.set_seq(state.push_next(record.0));
@@ -263,8 +263,8 @@ fn fast(
         cache.retire_front();
         let need = round_up(size, cache.unit);
         if need <= cache.ready {
-            let (index, b) = cache.carve_ready_rest(need, me, stock)?;
-            let allocation = handle::encode(handle::Kind::Allocation, b.generation() + 1, index);
+            let (index, b, generation) = cache.carve_ready_rest(need, me, stock)?;
+            let allocation = handle::encode(handle::Kind::Allocation, generation, index);
             cache.ready -= need;
             cache.serve(b, allocation, need, size, pool_slot);
             b.set_seq(state.push_next(record));
@@ -368,8 +368,7 @@ fn own_block(
             && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
     };
     if cached.carves {
-        let (index, b) =
-            cached.carve_own(need, class_of(need), None, me, stock, |own_room, b| ready(own_room, b, need))?;
+        let (index, b) = cached.carve_own(need, me, stock, |own_room, b| ready(own_room, b, need))?;
         return Some((index, b, need));
     }
     let bins = cached.bins.as_mut()?;

@@ -25,7 +25,7 @@ pub(crate) type Taken = (u32, &'static Block);
 #[derive(Clone, Copy)]
 pub(crate) struct Hole(usize);
 
-/// A block that was lifted out: with its size, and the hole that it leaves.
+/// A block that was lifted out: with its size and flags, and the hole that it leaves.
 pub(crate) type Lifted = (Taken, u64, Hole);
 
 impl Hole {
@@ -391,9 +391,11 @@ impl Bins {
         // What is no block has no record.
         let b = BLOCKS.get(root)?;
         if !b.is_leaf() {
-            return Some((self.lift_exact_of_several(c, size)?, size, Hole::NONE));
+            let taken = self.lift_exact_of_several(c, size)?;
+            return Some((taken, taken.1.size_flags(), Hole::NONE));
         }
-        (b.size() == size).then_some(((root, b), size, Hole(c)))
+        let own = b.size_flags();
+        (Block::size_in(own) == size).then_some(((root, b), own, Hole(c)))
     }
 
     #[inline(never)]
@@ -414,7 +416,7 @@ impl Bins {
         self.lift_best(c, size).map(|lifted| self.take_lifted(lifted))
     }
 
-    /// As [`Bins::take_best`], only that the hole is left open and the block, whose size comes with it, counted still.
+    /// As [`Bins::take_best`], only that the hole is left open and the block counted still.
     #[inline(always)]
     pub(crate) fn lift_best(&mut self, mut c: usize, size: u64) -> Option<Lifted> {
         loop {
@@ -422,12 +424,12 @@ impl Bins {
             let root = &mut self.roots[c];
             let (node, b) = (*root, block(*root));
             if b.is_leaf() {
-                let bytes = b.size();
-                if bytes >= size {
-                    return Some(((node, b), bytes, Hole(c)));
+                let own = b.size_flags();
+                if Block::size_in(own) >= size {
+                    return Some(((node, b), own, Hole(c)));
                 }
-            } else if let Some((node, b)) = take_from(root, size) {
-                return Some(((node, b), b.size(), Hole::NONE));
+            } else if let Some(taken) = take_from(root, size) {
+                return Some((taken, taken.1.size_flags(), Hole::NONE));
             }
             c += 1;
         }
@@ -435,10 +437,10 @@ impl Bins {
 
     /// A block that was lifted is taken out for good.
     #[inline(always)]
-    pub(crate) fn take_lifted(&mut self, (taken, bytes, hole): Lifted) -> Taken {
+    pub(crate) fn take_lifted(&mut self, (taken, own, hole): Lifted) -> Taken {
         self.close(hole);
         self.count -= 1;
-        self.bytes -= bytes;
+        self.bytes -= Block::size_in(own);
         taken
     }
 

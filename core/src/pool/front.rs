@@ -1,8 +1,9 @@
 //! What a stream freed last in a pool's first entry, before it is put among the recent blocks: a pair of free and allocation
 //! of one size touches nothing else.
 //!
-//! It is a recent block like any other, freed after all of them, and its bytes are *ready* room. Everybody but the quick way
-//! puts it where it belongs first ([`super::state::PoolCache::retire_front`]), and sees no front.
+//! It is a recent block like any other, freed after all of them, and its bytes are *ready* room. Everybody but the quick way, and
+//! [`super::alloc::carve`] that goes on with it, puts it where it belongs first
+//! ([`super::state::PoolCache::retire_front`]), and sees no front.
 
 use super::block::{Block, GENERATION_LIMIT};
 use crate::handle;

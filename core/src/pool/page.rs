@@ -278,11 +278,20 @@ impl Page {
             self.first.store(index, Release);
             return;
         }
-        let known = match self.table.get().and_then(|table| table.0.get(region / LIST)?.get()) {
-            None => self.list(region),
-            list => list,
-        };
-        if let Some(first) = known.and_then(|list| list.firsts.get(region % LIST)) {
+        if let Some(list) = self.table.get().and_then(|table| table.0.get(region / LIST)?.get())
+            && let Some(first) = list.firsts.get(region % LIST)
+        {
+            first.store(index, Release);
+            return;
+        }
+        self.set_first_listed(region, index);
+    }
+
+    /// The same, with the region's list made.
+    #[cold]
+    #[inline(never)]
+    fn set_first_listed(&self, region: usize, index: u32) {
+        if let Some(first) = self.list(region).and_then(|list| list.firsts.get(region % LIST)) {
             first.store(index, Release);
         }
     }

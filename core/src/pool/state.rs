@@ -386,23 +386,50 @@ impl PoolCache {
         self.quick != Quick::No
     }
 
-    /// Takes the stream's own block for `need` bytes of ready room out of its structure in the first entry, and cuts it. Its record
-    /// can have two more handles; if that of the block found can not, there is none.
+    /// Takes the stream's own block for `need` bytes of ready room out of its structure in the first entry, and cuts it: with the
+    /// generation that it will have. Its record can have two more handles; if that of the block found can not, there is none.
     #[inline(always)]
-    pub(crate) fn carve_ready(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+    pub(crate) fn carve_ready(
+        &mut self,
+        need: u64,
+        me: StreamRef,
+        stock: &mut Stock,
+    ) -> Option<(u32, &'static Block, u32)> {
+        let PoolCache { ready, front, quick, entries: Entries { first, .. }, .. } = self;
+        let EntryCache { recents: Some(recents), bins, counts, .. } = first else { return None };
+        let mut generation = 0;
+        let mut permit = |b: &Block| {
+            generation = b.generation() + 1;
+            generation < GENERATION_LIMIT
+        };
         let c = class_of(need);
-        // Where recent blocks are looked through, the one in front is, too.
-        if !self.front.is_none() && self.entries.first.recents.as_ref().is_some_and(|recents| recents.has(c)) {
-            self.retire_front();
+        if recents.has(c) {
+            // Where recent blocks are looked through, the one in front is, too.
+            if let Some((index, b, bytes)) = front.take() {
+                recents.push(index, b, bytes);
+                *ready += bytes;
+                if recents.count == MOST {
+                    *quick = Quick::No;
+                }
+            }
+            if let Some((index, b)) = recents.take(c, need, &mut permit).ok()? {
+                return Some((index, b, b.generation() + 1));
+            }
         }
-        let permit = |_: &mut Room, b: &Block| b.generation() + 1 < GENERATION_LIMIT;
-        let PoolCache { ready, front, entries: Entries { first, .. }, .. } = self;
-        first.carve_own(need, c, Some((front, ready)), me, stock, permit)
+        let bins = &mut **bins.get_or_insert_with(new_bins);
+        let lifted = lift_settled(Some(recents), Some((front, ready)), bins, counts, c, need, me, stock)?;
+        let (index, b) = cut_lifted(bins, counts, lifted, need, stock, permit)?;
+        Some((index, b, generation))
     }
 
     /// The same, once for all who call it seldom.
     #[inline(never)]
-    pub(crate) fn carve_ready_rest(&mut self, need: u64, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+    pub(crate) fn carve_ready_rest(
+        &mut self,
+        need: u64,
+        me: StreamRef,
+        stock: &mut Stock,
+    ) -> Option<(u32, &'static Block, u32)> {
         self.carve_ready(need, me, stock)
     }
 
@@ -1650,49 +1677,57 @@ impl EntryCache {
         found.map_or(NIL, |(index, _)| index)
     }
 
-    /// Takes the stream's own block for `need` bytes, of class `c`, out of its structure, in an entry whose blocks are carved, and
-    /// cuts it. `front`: the block in front, if one may be there, which is of another size, and where its bytes go when they are
-    /// ready. `permit`: whether the block found may serve; without, it goes back, and there is none.
-    #[inline(always)]
+    /// Takes the stream's own block for `need` bytes out of its structure, in an entry whose blocks are carved, and cuts it.
+    /// `permit`: whether the block found may serve; without, it goes back, and there is none.
     pub(crate) fn carve_own(
         &mut self,
         need: u64,
-        c: usize,
-        front: Option<(&mut Front, &mut u64)>,
         me: StreamRef,
         stock: &mut Stock,
         mut permit: impl FnMut(&mut Room, &'static Block) -> bool,
     ) -> Option<Taken> {
         let EntryCache { recents, bins, room, counts, .. } = self;
+        let c = class_of(need);
         if let Some(recents) = recents
             && let Some(found) = recents.take(c, need, |b| permit(room, b)).ok()?
         {
             return Some(found);
         }
         let bins = &mut **bins.get_or_insert_with(new_bins);
-        let ((index, b), bytes, hole) = lift_settled(recents.as_deref_mut(), front, bins, counts, c, need, me, stock)?;
-        if !permit(room, b) {
+        let lifted = lift_settled(recents.as_deref_mut(), None, bins, counts, c, need, me, stock)?;
+        cut_lifted(bins, counts, lifted, need, stock, |b| permit(room, b))
+    }
+}
+
+/// Cuts `need` bytes off a block that was lifted out of `bins`; what is left takes its place there. If `permit` does not let it, or
+/// there is no record left, it goes back.
+#[inline(always)]
+fn cut_lifted(
+    bins: &mut Bins,
+    counts: &mut Counts,
+    ((index, b), own, hole): Lifted,
+    need: u64,
+    stock: &mut Stock,
+    permit: impl FnOnce(&'static Block) -> bool,
+) -> Option<Taken> {
+    let bytes = Block::size_in(own);
+    let cut = if permit(b) { cut_sized(index, b, own, need, stock) } else { Err(()) };
+    match cut {
+        Ok(None) => {
+            bins.close(hole);
+            bins.count -= 1;
+        }
+        Ok(Some((rest, r))) => {
+            bins.put(hole, rest, r, bytes - need);
+            counts.splits += 1;
+        }
+        Err(()) => {
             bins.put(hole, index, b, bytes);
             return None;
         }
-        match cut(index, b, need, stock) {
-            Ok(None) => {
-                bins.close(hole);
-                bins.count -= 1;
-            }
-            // What is left takes the block's place.
-            Ok(Some((rest, r))) => {
-                bins.put(hole, rest, r, bytes - need);
-                counts.splits += 1;
-            }
-            Err(()) => {
-                bins.put(hole, index, b, bytes);
-                return None;
-            }
-        }
-        bins.bytes -= need;
-        Some((index, b))
     }
+    bins.bytes -= need;
+    Some((index, b))
 }
 
 /// Lifts the best for `need`, of class `c`, of a stream's own blocks that are not recent out of `bins`; recent ones give way as
@@ -1997,7 +2032,18 @@ pub(crate) fn cut(
     need: u64,
     stock: &mut Stock,
 ) -> std::result::Result<Option<(u32, &'static Block)>, ()> {
-    let own = b.size_flags();
+    cut_sized(index, b, b.size_flags(), need, stock)
+}
+
+/// The same, for a caller that has its size and flags, `own`, at hand.
+#[inline(always)]
+fn cut_sized(
+    index: u32,
+    b: &Block,
+    own: u64,
+    need: u64,
+    stock: &mut Stock,
+) -> std::result::Result<Option<(u32, &'static Block)>, ()> {
     let size = Block::size_in(own);
     let flags = own - size;
     if size == need {
