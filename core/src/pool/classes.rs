@@ -52,9 +52,8 @@ impl Occupied {
     pub(super) fn clear(&mut self, c: usize) {
         let word = &mut self.words[c / 64];
         *word &= !(1 << (c % 64));
-        if *word == 0 {
-            self.summary &= !(1 << (c / 64));
-        }
+        // (Not a branch: which way it would go, nothing foretells.)
+        self.summary &= !(u32::from(*word == 0) << (c / 64));
     }
     /// Whether there is one near `from` or later; `false` is sure.
     #[inline(always)]

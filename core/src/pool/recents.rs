@@ -36,7 +36,7 @@ impl Recents {
         let next = std::mem::replace(head, index);
         b.set_link(next);
         self.count += 1;
-        if next == NIL && !self.occupied.has(c) {
+        if next == NIL {
             self.occupied.set(c);
         }
     }
