@@ -64,16 +64,15 @@ impl Occupied {
     #[inline(always)]
     pub(super) fn next(&self, from: usize) -> Option<usize> {
         let word = from / 64;
-        let bits = self.words.get(word)? & (u64::MAX << (from % 64));
-        if bits != 0 {
-            return Some(class_in(word, bits));
-        }
-        let later = self.summary & (u32::MAX - 1) << word;
+        let first = self.words.get(word)? & (u64::MAX << (from % 64));
+        // (One of two words, chosen without a branch.)
+        let later = self.summary & (u32::MAX - 1) << word | u32::from(first != 0) << word;
         if later == 0 {
             return None;
         }
-        let word = later.trailing_zeros() as usize % WORDS;
-        Some(class_in(word, self.words[word]))
+        let found = later.trailing_zeros() as usize % WORDS;
+        let whole = self.words[found];
+        Some(class_in(found, if found == word { first } else { whole }))
     }
     pub(super) fn last(&self) -> Option<usize> {
         let word = self.words.iter().rposition(|&bits| bits != 0)?;

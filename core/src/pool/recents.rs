@@ -36,9 +36,7 @@ impl Recents {
         let next = std::mem::replace(head, index);
         b.set_link(next);
         self.count += 1;
-        if next == NIL {
-            self.occupied.set(c);
-        }
+        self.occupied.set(c);
     }
 
     /// Takes out the block that was freed last of its class, if it is of exactly `size` bytes and its record can have two more
