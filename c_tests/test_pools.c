@@ -904,6 +904,32 @@ static void of_many_places_left_a_chunk_drops_those_whose_points_have_executed(v
     CHECK(ranges_after_many_moves(1) < ranges_after_many_moves(0));
 }
 
+/* A thousand chunks of 2 MiB stay; of single ones every other is free again. 1128 chunks are the most used, 24 more may be held,
+ * and all but one at the end are live or single. */
+static void a_mapped_pool_that_often_lacks_a_chunk_gets_a_little_more_room(void)
+{
+    struct scene t = lazy("mapped(range_size=16GiB); policies(internal_dependencies=off)");
+    smp_allocation single[128], block;
+    uint32_t i;
+    alloc_on(t.pool, 2000 * MIB, t.s1);
+    for (i = 0; i < 128; ++i) single[i] = alloc_on(t.pool, 2 * MIB, t.s1);
+    for (i = 0; i < 128; i += 2) free_on(single[i], t.s1);
+    alloc_on(t.pool, 42 * MIB, t.s1);
+    alloc_on(t.pool, 6 * MIB, t.s1);
+    CHECK_EQ(pool_stats(t.pool).reserved, 1153 * 2 * MIB);
+    for (i = 0; i < 16; ++i) {
+        block = alloc_on(t.pool, (2 + i) * 2 * MIB, t.s1);
+        CHECK_EQ(pool_stats(t.pool).chunk_moves, i + 1);
+        free_on(block, t.s1);
+    }
+    CHECK_EQ(pool_stats(t.pool).reserved, 1153 * 2 * MIB);
+    /* A 32nd of what was ever used: 35 chunks. */
+    alloc_on(t.pool, 36 * MIB, t.s1);
+    CHECK_EQ(pool_stats(t.pool).chunk_moves, 16);
+    CHECK_EQ(pool_stats(t.pool).reserved, 1163 * 2 * MIB);
+    scene_end(&t);
+}
+
 static void what_a_block_leaves_of_a_moved_chunk_keeps_its_points(void)
 {
     struct scene t = lazy("mapped(max_pool_size=20MiB); policies(internal_dependencies=off, opportunistic=off)");
@@ -1080,6 +1106,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN_ANY_PACE(a_block_that_was_handed_over_is_ready_when_its_own_free_is_whatever_is_freed_beside_it)
           RUN_ANY_PACE(a_stream_waits_for_a_free_before_a_mapped_pool_holds_twice_what_it_ever_used)
           RUN(of_many_places_left_a_chunk_drops_those_whose_points_have_executed)
+          RUN_ANY_PACE(a_mapped_pool_that_often_lacks_a_chunk_gets_a_little_more_room)
           RUN_ANY_PACE(what_a_block_leaves_of_a_moved_chunk_keeps_its_points)
           RUN_ANY_PACE(on_a_device_that_cannot_map_the_default_preset_is_the_ladder_and_says_so)
           RUN_ANY_PACE(the_exclusive_pages_preset_has_size_buckets)

@@ -30,6 +30,7 @@ rules! {
     CHUNK_MOVES = "chunk-moves", "idle chunks are moved before the device is asked for more";
     CHUNK_LEAVING = "chunk-leaving", "a chunk is unmapped from where it served only when its free points there have executed";
     CHUNK_POINTS = "chunk-points", "what a block leaves of a moved chunk keeps the chunk's free points";
+    TIGHT = "tight-entries", "an entry that often lacks a few chunks gets a little more room, and its large blocks merge when they are freed";
     WHOLE_BLOCKS = "whole-blocks", "a block of a chunk or more that is freed on another stream than it was allocated on does not merge";
     GROWTH_WAITS = "growth-waits", "before unfinished frees make an entry hold twice what was ever used, a stream waits for one";
     SYNC_OBSERVES = "sync-closure", "a synchronise observes what the stream depended on";

@@ -304,6 +304,102 @@ fn after_64_pauses_without_need_recent_blocks_are_left_alone() {
     assert!(pair() > before);
 }
 
+/// A thousand chunks that stay, and single ones, of which every other is free again. One more is free at the end, and no more
+/// may be asked for. What is live.
+fn with_single_idle_chunks(b: &Bench) -> Vec<AllocationId> {
+    let mut live = vec![b.alloc(1000 * CHUNK, b.s)];
+    let singles: Vec<AllocationId> = (0..128).map(|_| b.alloc(CHUNK, b.s)).collect();
+    // 1000 and 24 came with the first; one and 24 with every 25th single one.
+    assert_eq!(b.chunks(), 1024 + 5 * 25);
+    for (i, &single) in singles.iter().enumerate() {
+        match i % 2 {
+            0 => b.free(single, b.s),
+            _ => live.push(single),
+        }
+    }
+    live.push(b.alloc(21 * CHUNK, b.s));
+    assert_eq!(b.chunks(), 1149);
+    // 1128 are the most used, so 1152 may be held; or four asked for, a 256th.
+    live.push(b.alloc(3 * CHUNK, b.s));
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1153, 0));
+    live
+}
+
+/// One allocation after another that is a chunk larger than there is place for at the end.
+fn lack_a_chunk(b: &Bench, times: std::ops::Range<u64>) {
+    for time in times {
+        let block = b.alloc((2 + time) * CHUNK, b.s);
+        b.free(block, b.s);
+        assert_eq!((b.chunks(), b.stats().chunk_moves), (1153, time + 1));
+    }
+}
+
+fn large_bench() -> Bench {
+    bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)")
+}
+
+#[test]
+fn an_entry_that_lacks_a_few_chunks_for_16_allocations_and_one_in_96_may_hold_a_32nd_more_than_was_ever_used() {
+    let b = large_bench();
+    with_single_idle_chunks(&b);
+    lack_a_chunk(&b, 0..16);
+    // 1128 chunks are the most used; a 32nd of that is 35.
+    b.alloc(18 * CHUNK, b.s);
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1128 + 35, 16));
+}
+
+#[test]
+fn an_entry_that_seldom_lacks_chunks_goes_on_moving_them() {
+    let b = large_bench();
+    with_single_idle_chunks(&b);
+    for _ in 0..2048 {
+        let block = b.alloc(512, b.s);
+        b.free(block, b.s);
+    }
+    lack_a_chunk(&b, 0..17);
+}
+
+#[test]
+fn after_a_pause_of_such_an_entry_blocks_above_a_64th_of_the_most_used_merge_when_they_are_freed() {
+    let b = large_bench();
+    let mut live = with_single_idle_chunks(&b);
+    lack_a_chunk(&b, 0..16);
+    let limit = 1128 * CHUNK / 64;
+    let merges_of_a_free = |bytes: u64| {
+        let block = b.alloc(bytes, b.s);
+        let merges = b.stats().merges;
+        b.free(block, b.s);
+        b.stats().merges - merges
+    };
+    assert_eq!(merges_of_a_free(limit + 512), 0);
+    live.drain(..).for_each(|block| b.free(block, b.s));
+    // Now all that is mapped there is free behind the block.
+    b.alloc(512, b.s);
+    assert_eq!((merges_of_a_free(limit), merges_of_a_free(limit + 512)), (0, 1));
+}
+
+#[test]
+fn blocks_too_large_to_be_recent_make_an_entry_pause_as_recent_ones_do() {
+    let b = large_bench();
+    let mut live = with_single_idle_chunks(&b);
+    lack_a_chunk(&b, 0..16);
+    live.drain(..).for_each(|block| b.free(block, b.s));
+    let round = || {
+        let blocks = [500, 300, 340].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+        b.free(blocks[1], b.s);
+        // 23 chunks are free at the end.
+        let wide = b.alloc(310 * CHUNK, b.s);
+        let places = [blocks[0], blocks[2], wide].map(|block| b.at(block));
+        for block in [blocks[0], blocks[2], wide] {
+            b.free(block, b.s);
+        }
+        places
+    };
+    let first = round();
+    let calls = b.stats().device_calls;
+    assert_eq!((round(), b.stats().device_calls), (first, calls));
+}
+
 /// Blocks of one to four chunks come and go at random where at most twelve chunks may be held, so that chunks move all the
 /// time; how many ranges of 4 places that took. From time to time their stream's work runs, or that of the other one.
 fn ranges_after_many_moves(theirs: bool) -> u64 {

@@ -271,6 +271,11 @@ impl Device {
             had_users: false,
             pauses: 0,
             refused: false,
+            tight: false,
+            lacking: 0,
+            paused_at: 0,
+            largest_recent: u64::MAX,
+            passed_over: 0,
         };
         self.pools.push(Pool {
             shelves: config.entries.iter().map(shelf).collect(),
@@ -410,7 +415,13 @@ impl Device {
         shelf.counted.unordered_frees += u64::from(unordered);
         shelf.note_order(stream);
         shelf.had_users |= !self.allocations[allocation].users.is_empty();
-        let recent = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
+        let own = shelf.kind.keeps_recent() && matches!(*largest, [point] if Some(point.stream) == stream);
+        let bytes = shelf.blocks().find(|block| block.address == block_address).map_or(0, |block| block.bytes);
+        let recent = own && bytes <= shelf.largest_recent;
+        if own && !recent {
+            self.met.push("too large to become recent");
+            shelf.passed_over += 1;
+        }
         if let (true, Some(stream)) = (recent, stream)
             && shelf.recent(stream).len() == MOST_RECENT
         {

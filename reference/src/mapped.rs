@@ -10,6 +10,10 @@ const MIB: u64 = 1 << 20;
 /// How often an entry pauses before §7.1 serves again.
 const MOST_PAUSES: u64 = 64;
 
+/// An entry becomes tight when a few chunks were lacking for so many allocations, and for one in so many.
+const LACKING: u64 = 16;
+const LACKING_ONE_IN: u64 = 96;
+
 /// Before a chunk with so many ghosts moves, it drops some.
 const MOST_GHOSTS: u64 = 32;
 
@@ -163,10 +167,11 @@ impl Device {
         if self.pools[pool].destroyed {
             return;
         }
+        let allocations = self.pools[pool].allocations;
         let shelf = &mut self.pools[pool].shelves[entry];
         if shelf.kind.chunk().is_none()
             || shelf.blocks().any(|block| matches!(block.state, State::Live(_)))
-            || shelf.recent(stream).len() < 2
+            || shelf.recent(stream).len() + shelf.passed_over < 2
         {
             return;
         }
@@ -184,6 +189,13 @@ impl Device {
         }
         self.met.push("paused");
         shelf.pauses += 1;
+        shelf.passed_over = 0;
+        shelf.lacking = 0;
+        shelf.paused_at = allocations;
+        if shelf.tight {
+            self.met.push("paused, and large blocks do not become recent");
+            shelf.largest_recent = shelf.counted.used_high.div_ceil(64);
+        }
         let freed = Point { stream, seq: self.graph.streams[stream].submitted() };
         for block in shelf.pages.iter_mut().flat_map(|page| &mut page.blocks) {
             if block.points() == Some(&[]) {
@@ -393,7 +405,9 @@ impl Device {
         }
         let cap = max_pool_size.map_or(u64::MAX, |cap| cap / chunk);
         let more = request.need.div_ceil(chunk) + 1;
-        if shelf.page_count() + more > most_held(shelf.counted.used_high, chunk, shelf.is_several()).min(cap) {
+        if shelf.page_count() + more
+            > most_held(shelf.counted.used_high, chunk, shelf.is_several(), shelf.tight).min(cap)
+        {
             return None;
         }
         if pool.reserved().saturating_add(more.saturating_mul(chunk)) > pool.config.release_threshold {
@@ -438,8 +452,9 @@ impl Device {
         let shelf = &self.pools[pool].shelves[entry];
         let held = shelf.page_count();
         let several = shelf.is_several();
+        let tight = shelf.tight;
         let mut used = shelf.counted.used_high.max(shelf.used() + request.need);
-        let twice = most_held(used, chunk, several) + used / chunk;
+        let twice = most_held(used, chunk, several, tight) + used / chunk;
         if several {
             let idle = shelf.chunks.iter().filter(|each| self.idle_in(request, entry, each).is_some()).count() as u64;
             let bound = (held - idle) * chunk + request.need;
@@ -448,7 +463,10 @@ impl Device {
             }
             used = used.max(bound);
         }
-        let budget = most_held(used, chunk, several);
+        let budget = most_held(used, chunk, several, tight);
+        if budget > most_held(used, chunk, several, false) && held + missing > most_held(used, chunk, several, false) {
+            self.met.push("a little more room where it is tight");
+        }
         let threshold = self.pools[pool].config.release_threshold;
         let reserved = self.pools[pool].reserved();
         let movable = self.movable(request, entry, &to);
@@ -554,6 +572,14 @@ impl Device {
         let shelf = &mut self.pools[pool].shelves[entry];
         shelf.pauses = 0;
         shelf.counted.chunk_moves += moved;
+        let came = comes.len() as u64;
+        if !several && (1..=used.div_ceil(64 * chunk)).contains(&came) {
+            shelf.lacking += 1;
+            if !shelf.tight && shelf.lacking >= LACKING && shelf.lacking * LACKING_ONE_IN >= now - shelf.paused_at {
+                shelf.tight = true;
+                self.met.push("becomes tight");
+            }
+        }
         for (at, ..) in &comes {
             shelf.place_becomes(*at, chunk, State::Vacant);
         }
@@ -712,8 +738,9 @@ impl Device {
 }
 
 /// §7.1: B, with U = `used`.
-fn most_held(used: u64, chunk: u64, several: bool) -> u64 {
+fn most_held(used: u64, chunk: u64, several: bool, tight: bool) -> u64 {
     let few = (8 * chunk).min(16 * MIB);
-    let slack = (used / 64).max((3 * used / 32).max(few).min(3 * few));
+    let share = if tight && !several { 32 } else { 64 };
+    let slack = (used / share).max((3 * used / 32).max(few).min(3 * few));
     (used + slack + if several { used / 32 } else { 0 }) / chunk
 }

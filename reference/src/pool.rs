@@ -314,6 +314,15 @@ pub(crate) struct Shelf {
     pub(crate) pauses: u64,
     /// The device's last answer to a question for chunks was no.
     pub(crate) refused: bool,
+    pub(crate) tight: bool,
+    /// For how many allocations a few chunks were moved or returned since it paused last.
+    pub(crate) lacking: u64,
+    /// The pool's allocations when it paused last.
+    pub(crate) paused_at: u64,
+    /// The largest block that becomes recent.
+    pub(crate) largest_recent: u64,
+    /// Blocks that would have become recent but for their size, since it paused last.
+    pub(crate) passed_over: usize,
 }
 
 /// §5: a chunk. A place is named by its address, which no two ranges have.

@@ -1001,6 +1001,91 @@ impl Program {
         Program { options, observer: dice.chance(30), ops }
     }
 
+    /// A program in which a Mapped entry often lacks a few chunks: it does nearly the same in each of a few rounds, between
+    /// which nothing is live.
+    pub fn tight(seed: u64) -> Program {
+        const CHUNK: u64 = 4096;
+        let mut dice = Dice::new(seed);
+        let options = Options { alignment: 512, granularity: CHUNK, capacity: u64::MAX, lazy: dice.chance(50) };
+        let max_pool_size = if dice.chance(15) { Some(1100 * CHUNK) } else { None };
+        let range_size = dice.pick(&[4096, 4096, 1024, 900]) * CHUNK;
+        let mapped = Entry::Mapped { range_size, chunk_size: CHUNK, max_pool_size, dealloc_period: None };
+        let config = Config {
+            entries: vec![mapped],
+            policy_1: true,
+            policy_2: dice.chance(50),
+            policy_3: dice.chance(50),
+            release_threshold: u64::MAX,
+            sync_on_oom: false,
+        };
+        let mut ops = vec![
+            Op::CreateStream { id: 1, non_blocking: false, lazy: None },
+            Op::CreateStream { id: 2, non_blocking: true, lazy: None },
+            Op::CreatePool { id: 3, config },
+        ];
+        let mut next = 3;
+        let several = dice.chance(15);
+        // The larger, the fewer chunks are few.
+        let most = dice.pick(&[100, 800, 900, 900]);
+        let count = 100 + dice.below(100);
+        // Where a small one was, there is a whole chunk.
+        let whole = dice.chance(60);
+        let parts = |dice: &mut Dice| if whole { 8 } else { 12 + dice.below(6) };
+        let small: Vec<u64> = (0..count).map(|_| parts(&mut dice) * CHUNK / 8).collect();
+        let large: Vec<u64> = (0..count / 3).map(|_| (16 + dice.below(12)) * CHUNK / 8).collect();
+        let rounds = 2 + dice.below(3);
+        for round in 0..rounds {
+            let mut live: Vec<Id> = Vec::new();
+            let mut alloc = |ops: &mut Vec<Op>, size: u64, stream: Id| {
+                next += 1;
+                ops.push(Op::Alloc { id: next, pool: 3, size, stream: Some(stream), alignment: 0 });
+                next
+            };
+            // Lives as long as the round.
+            let weights = alloc(&mut ops, most * CHUNK, 1);
+            for &size in &small {
+                live.push(alloc(&mut ops, size, 1));
+            }
+            let (mut odd, mut stay) = (true, Vec::new());
+            for block in live.drain(..) {
+                match odd {
+                    true => ops.push(Op::Free { block, stream: Some(1) }),
+                    false => stay.push(block),
+                }
+                odd = !odd;
+            }
+            for &size in &large {
+                stay.push(alloc(&mut ops, size, 1));
+                if dice.chance(5) {
+                    let size = (most / 64 + dice.below(8)) * CHUNK;
+                    stay.push(alloc(&mut ops, size, 1));
+                }
+                while dice.chance(10) && !stay.is_empty() {
+                    let block = stay.swap_remove(dice.below(stay.len() as u64) as usize);
+                    ops.push(Op::Free { block, stream: Some(1) });
+                }
+            }
+            if several && round + 1 == rounds {
+                stay.push(alloc(&mut ops, 3 * CHUNK, 2));
+            }
+            if dice.chance(10) {
+                ops.push(Op::SyncStream { stream: 1 });
+            }
+            // Some of it is too large to become recent.
+            for _ in 0..dice.below(12) {
+                let size = (1 + dice.below(2 + most / 32)) * CHUNK;
+                let block = alloc(&mut ops, size, 1);
+                match dice.chance(80) {
+                    true => ops.push(Op::Free { block, stream: Some(1) }),
+                    false => stay.push(block),
+                }
+            }
+            stay.push(weights);
+            ops.extend(stay.iter().map(|&block| Op::Free { block, stream: Some(1) }));
+        }
+        Program { options, observer: dice.chance(30), ops }
+    }
+
     /// The program of a seed: about `length` calls at most; now and then eight times as many.
     pub fn random(seed: u64, length: u64) -> Program {
         let mut dice = Dice::new(seed);

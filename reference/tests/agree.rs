@@ -3,7 +3,8 @@
 //!
 //! `SMP_PROP_SEED=N` begins at that seed, `SMP_PROP_OPS=N` makes at least that many calls (200,000 by default),
 //! `SMP_PROP_SECONDS=N` goes on for that long instead; `SMP_PROP_LENGTH=N` makes programs of up to N
-//! calls (200 by default); `SMP_PROP_MANY=N` compares N programs with thousands of recent blocks (6 by default). A disagreement is shrunk and printed as a program.
+//! calls (200 by default); `SMP_PROP_MANY=N` compares N programs with thousands of recent blocks (6 by default), `SMP_PROP_TIGHT=N` N that often lack a few
+//! chunks (20 by default). A disagreement is shrunk and printed as a program.
 
 use parking_lot::Mutex;
 use smp_core::device::{self, ModelOptions};
@@ -518,6 +519,35 @@ fn property_core_and_reference_agree_after_every_call() {
     );
     let failures = failures.into_inner();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Programs that often lack a few chunks. What they are meant to meet, they meet.
+#[test]
+fn property_core_and_reference_agree_on_tight_entries() {
+    let first = setting("SMP_PROP_SEED").unwrap_or(1);
+    let mut met: HashMap<&str, u64> = HashMap::new();
+    for seed in first..first + setting("SMP_PROP_TIGHT").unwrap_or(20) {
+        let program = Program::tight(seed);
+        if let Err(failure) = judge(&program, 13) {
+            let failure = judge(&program, 1).err().unwrap_or(failure);
+            let (program, failure) = shrink(program, failure);
+            panic!("{}", report(seed, &program, &failure));
+        }
+        let mut reference = Reference::new(program.options);
+        program.ops.iter().for_each(|op| drop(reference.apply(op)));
+        for &case in reference.cases() {
+            *met.entry(case).or_default() += 1;
+        }
+    }
+    let wanted = [
+        "becomes tight",
+        "a little more room where it is tight",
+        "paused, and large blocks do not become recent",
+        "too large to become recent",
+    ];
+    for case in wanted {
+        assert!(met.get(case).is_some_and(|&count| count >= 3), "'{case}' is hardly met: {met:?}");
+    }
 }
 
 /// Programs with thousands of recent blocks. What they are meant to meet, they meet.

@@ -172,7 +172,7 @@ pub fn carve(
     {
         let allocation = handle::encode(handle::Kind::Allocation, generation, index);
         cache.ready -= need;
-        cache.serve(b, allocation, need, size, pool_slot);
+        cache.serve_carved(b, allocation, need, size, pool_slot);
         b.set_seq(state.push_next(record.0));
         return Ok(AllocationId(allocation));
     }
@@ -266,7 +266,7 @@ fn fast(
             let (index, b, generation) = cache.carve_ready_rest(need, me, stock)?;
             let allocation = handle::encode(handle::Kind::Allocation, generation, index);
             cache.ready -= need;
-            cache.serve(b, allocation, need, size, pool_slot);
+            cache.serve_carved(b, allocation, need, size, pool_slot);
             b.set_seq(state.push_next(record));
             return Some(AllocationId(allocation));
         }
@@ -313,6 +313,7 @@ fn fast_in_any(
     let e = cache.entries.accepting(size)?;
     let (index, b, bytes) = own_block(cache, e, round_up(size, cache.unit), me, stock)?;
     let cached = &mut cache.entries[e];
+    let kept = bytes <= cached.largest_recent;
     cached.room.bytes -= bytes;
     cached.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
@@ -325,7 +326,7 @@ fn fast_in_any(
     b.set_generation(generation);
     b.set_requested(size);
     b.set_flags(live_flags(Reason::SameStream as u64, 0));
-    b.set_pass(pass(allocation, pool_slot, e));
+    b.set_pass(if kept { pass(allocation, pool_slot, e) } else { 0 });
     let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {
@@ -1038,7 +1039,10 @@ impl Request<'_> {
         b.set_generation(generation);
         b.set_requested(self.size);
         let allocation = handle::encode(handle::Kind::Allocation, generation, index);
-        let plain = flags & NAMED == 0 && self.align_log2 == 0 && self.stream.is_some();
+        let plain = flags & NAMED == 0
+            && self.align_log2 == 0
+            && self.stream.is_some()
+            && bytes <= pool.entry_tally[e].largest_recent.load(Relaxed);
         b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
         b.set_flags(flags);
         shared.entries[e].note_order(pool, e, self.stream);

@@ -308,13 +308,15 @@ fn fast(
     cached.counts.frees += 1;
     b.set_seq(state.submitted + 1);
     b.set_pass(0);
-    if cached.keeps_recent {
+    if bytes <= cached.largest_recent {
         cached.keep_recent(pool, e, me, (index, b), 0, stock);
+    } else if cached.largest_recent > 0 {
+        cached.pass_over(pool, e, me, (index, b), stock);
     } else {
         b.set_flags(FREE);
         cached.bins_to_fill(pool, e, me).insert_out_of_line(index, b);
     }
-    if cached.lists_empty && !(cached.keeps_recent && beside_own_live(b, me)) {
+    if cached.lists_empty && !(cached.largest_recent > 0 && beside_own_live(b, me)) {
         super::release::emptied(pool, e, b, home);
     }
     cached.room.bytes += bytes;
@@ -356,6 +358,8 @@ fn pause(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, stream: StreamRef) {
     }
     left.fetch_sub(1, Relaxed);
     slow.settle(stream, pool, e);
+    slow.cache(stream.slot(), pool).entries[e].passed_over = 0;
+    super::mapped::note_pause(slow, &mut shared, pool, e);
     let mut observed = Vec::new();
     shared.entries[e].observed.each(|index| observed.push(index));
     let at = At { stream, seq: slow.state(stream.slot()).submitted };
@@ -573,8 +577,13 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         };
         counts.frees += 1;
         counts.unordered_frees += u64::from(unordered);
-        let recent =
+        let own =
             stream.filter(|&stream| pool.entries[e].keeps_recent() && matches!(*points, [at] if at.stream == stream));
+        let recent = own.filter(|_| bytes <= pool.entry_tally[e].largest_recent.load(Relaxed));
+        if let (Some(stream), None) = (own, recent) {
+            let passed_over = &mut slow.cache(stream.slot(), pool).entries[e].passed_over;
+            *passed_over = passed_over.saturating_add(1);
+        }
         // Not to be merged with when others make way.
         b.set_flags(whole | if recent.is_some() { FREE | RECENT } else { FREE });
         shared.entries[e].whole |= stays_whole;

@@ -35,9 +35,10 @@ const MOST_CHUNKS: u64 = 1 << 20;
 /// How many chunks of this size an entry may hold, with its high-water mark of `used` bytes, before it moves chunks instead of
 /// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
 /// there at once. (Where several streams use the entry there is a 32nd more: such programs do not come back to the same places.)
-fn budget(used: u64, size: u64, several: bool) -> u64 {
+fn budget(used: u64, size: u64, several: bool, tight: bool) -> u64 {
     let least = size.saturating_mul(8).min(16 << 20);
-    let slack = (used / 64).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
+    let share = if tight && !several { 32 } else { 64 };
+    let slack = (used / share).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
     let more = if several { used / 32 } else { 0 };
     used.saturating_add(slack + more) / size
 }
@@ -45,6 +46,10 @@ fn budget(used: u64, size: u64, several: bool) -> u64 {
 /// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that
 /// for so many rounds; and if it needs none anyway, recent blocks are left alone later.
 const PAUSES: u32 = 64;
+
+/// An entry is tight once a little was lacking for so many allocations since it paused last, and for one in so many.
+const LACKING: u64 = 16;
+const LACKING_ONE_IN: u64 = 96;
 
 /// A chunk with so many ghosts drops one before it moves. (Programs that do the same again and again need no more than a few
 /// dozen, and each costs a record and, on a device, page tables.)
@@ -82,6 +87,12 @@ pub(crate) struct Mapping {
     due: u64,
     /// The device's last answer, to a question for chunks or addresses, was no.
     refused: bool,
+    /// A little more room would do: see [`Mapping::note_lacking`].
+    tight: bool,
+    /// For how many allocations a few chunks were moved or came back since the entry paused last.
+    lacking: u64,
+    /// The pool's allocations when the entry paused last.
+    paused_at: u64,
 }
 
 /// Free points of one block; mostly one at most.
@@ -315,6 +326,15 @@ impl Mapping {
         }
     }
 
+    /// Chunks were moved or came back for an allocation, and few. Where that is often so, there is a little less room than the
+    /// program's pattern needs, and what little there is must not be cut up.
+    fn note_lacking(&mut self, allocations: u64) {
+        self.lacking += 1;
+        let since = allocations.saturating_sub(self.paused_at);
+        let often = self.lacking >= LACKING && self.lacking.saturating_mul(LACKING_ONE_IN) >= since;
+        self.tight |= often && !rules::off(rules::TIGHT);
+    }
+
     /// A mark that no chunk has.
     fn new_mark(&self) -> u64 {
         self.mark.set(self.mark.get() + 1);
@@ -545,6 +565,16 @@ pub(crate) fn go_home(
     }
 }
 
+/// The entry pauses. In one that is tight, blocks that are large merge as they are freed, from now on.
+pub(crate) fn note_pause(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
+    let mapping = &mut shared.entries[e].mapped;
+    mapping.lacking = 0;
+    mapping.paused_at = pool.allocations();
+    if mapping.tight {
+        slow.set_largest_recent(pool, e, pool.entry_tally[e].used_high.load(Relaxed).div_ceil(64));
+    }
+}
+
 /// A chunk with so many ghosts drops some before it moves.
 fn most_ghosts(pool: &Pool, e: usize) -> usize {
     (pool.entries[e].range_size / pool.entries[e].page_size / 2).min(MOST_GHOSTS) as usize
@@ -607,7 +637,8 @@ impl Request<'_> {
         // As many chunks as the block may touch.
         let more = self.need.div_ceil(size) + 1;
         let kept = pool.threshold.load(Relaxed).saturating_sub(pool.tally.reserved.load(Relaxed)) / size;
-        mapped.mapped + more <= budget(used, size, shared.entries[e].sole.is_several()).min(entry.cap) && more <= kept
+        mapped.mapped + more <= budget(used, size, shared.entries[e].sole.is_several(), mapped.tight).min(entry.cap)
+            && more <= kept
     }
 
     /// Step 7 for a Mapped entry: chunks are mapped where they are missing.
@@ -669,9 +700,10 @@ impl Request<'_> {
             let several = shared.entries[e].sole.is_several();
             // What others have not finished with takes memory as well.
             let busy = if several { held - self.idle(&shared, e, &candidates) } else { 0 };
-            let twice = budget(used, size, several) + used / size;
+            let tight = shared.entries[e].mapped.tight;
+            let twice = budget(used, size, several, tight) + used / size;
             let used = if several { used.max((busy * size).saturating_add(self.need)) } else { used };
-            let budget = budget(used, size, several);
+            let budget = budget(used, size, several, tight);
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
@@ -727,11 +759,15 @@ impl Request<'_> {
             }
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
+                let came = moves + plan.back.len() as u64;
                 let Some(found) = self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? else {
                     shared.entries[e].mapped.refused = true;
                     self.refused = true;
                     return Ok(None);
                 };
+                if !several && came > 0 && came <= used.div_ceil(64 * size) {
+                    shared.entries[e].mapped.note_lacking(pool.allocations());
+                }
                 let done = self.commit(&mut slow, &mut shared, found)?;
                 if let Sole::One(_) = shared.entries[e].sole {
                     tally.pauses.store(PAUSES, Relaxed);

@@ -259,7 +259,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         shares: Default::default(),
         roomy: (0..=count).map(|_| Default::default()).collect(),
         tally: Default::default(),
-        entry_tally: (0..count).map(|_| Default::default()).collect(),
+        entry_tally: kinds.iter().map(state::Tally::of).collect(),
         published: (0..count).map(|_| Default::default()).collect(),
         empties: (0..count).map(|_| Default::default()).collect(),
         attached: Default::default(),

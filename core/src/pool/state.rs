@@ -136,6 +136,8 @@ impl IndexMut<usize> for Entries {
 pub(crate) struct EntryCache {
     /// What this stream freed last: its own, but not merged yet.
     pub(crate) recents: Option<Box<Recents>>,
+    /// Blocks that would be recent but for their size, freed since the entry paused last.
+    pub(crate) passed_over: u32,
     /// The difference of what live blocks asked for.
     pub(crate) requested: i64,
     /// The largest request the entry may serve.
@@ -144,8 +146,8 @@ pub(crate) struct EntryCache {
     pub(crate) exact: bool,
     /// Blocks are carved from pages.
     pub(crate) carves: bool,
-    /// Frees leave recent blocks.
-    pub(crate) keeps_recent: bool,
+    /// The largest block that its free leaves recent; 0: none is.
+    pub(crate) largest_recent: u64,
     /// Frees are not for the hot path.
     pub(crate) slow_free: bool,
     /// The entry has a list of empty pages.
@@ -200,13 +202,14 @@ impl PoolCache {
     fn new(pool: &Arc<Pool>) -> PoolCache {
         let share: Arc<Share> = Arc::default();
         pool.shares.lock().push(share.clone());
-        let mut entries = pool.entries.iter().map(|entry| EntryCache {
+        let mut entries = pool.entries.iter().zip(&pool.entry_tally).map(|(entry, tally)| EntryCache {
             bound: entry.accept.min(entry.accept_need).min(MAX_PAGE),
             recents: None,
+            passed_over: 0,
             requested: 0,
             exact: entry.kind == Kind::Direct,
             carves: entry.carves(),
-            keeps_recent: entry.keeps_recent(),
+            largest_recent: tally.largest_recent.load(Relaxed),
             slow_free: entry.slow_free,
             lists_empty: entry.kind != Kind::Mapped,
             room: Room::default(),
@@ -274,7 +277,9 @@ impl PoolCache {
     /// live in it. (That is asked with all streams locked: one that was refused may have kept room.)
     pub(crate) fn may_pause(&self, entry: usize) -> bool {
         let front = u32::from(entry == 0 && !self.front.is_none());
-        self.pool.entry_tally[entry].pauses.load(Relaxed) > 0 && self.entries[entry].recents() + front >= 2
+        let own = &self.entries[entry];
+        self.pool.entry_tally[entry].pauses.load(Relaxed) > 0
+            && own.recents().saturating_add(own.passed_over) + front >= 2
     }
 
     /// The first entry may pause, for all this stream knows, when a block for which `requested` bytes were asked is freed: that
@@ -283,7 +288,7 @@ impl PoolCache {
     pub(crate) fn may_pause_without(&self, requested: i64) -> bool {
         self.entries.first.requested == requested
             && self.pool.entry_tally.first().is_some_and(|tally| tally.pauses.load(Relaxed) > 0)
-            && (self.entries.first.recents() > 0 || !self.front.is_none())
+            && (self.entries.first.recents() > 0 || self.entries.first.passed_over > 0 || !self.front.is_none())
     }
 
     /// No room is ready any more, nor made so.
@@ -300,6 +305,15 @@ impl PoolCache {
         let counted = &self.share.quick;
         counted.store(counted.load(Relaxed) + 1, Relaxed);
         b.serve(allocation, bytes, size, pool_slot);
+    }
+
+    /// The same with one that was not recent, and may be too large to become so.
+    #[inline(always)]
+    pub(crate) fn serve_carved(&mut self, b: &Block, allocation: u64, bytes: u64, size: u64, pool_slot: u32) {
+        self.serve(b, allocation, bytes, size, pool_slot);
+        if bytes > self.entries.first.largest_recent {
+            b.set_pass(0);
+        }
     }
 
     /// The other way round: the allocation, for which `requested` bytes were asked, is free again, and in front, which is empty.
@@ -372,7 +386,7 @@ impl PoolCache {
     #[inline(never)]
     fn look_whether_quick(&mut self) -> bool {
         let first = &self.entries.first;
-        let open = first.keeps_recent
+        let open = first.largest_recent > 0
             && first.published
             && first.recents.as_ref().is_some_and(|recents| recents.count < MOST)
             && first.room.listed
@@ -670,9 +684,15 @@ pub(crate) struct Tally {
     pub(crate) ranges: AtomicU64,
     /// How often a Mapped entry may pause still; changed under the slow lock.
     pub(crate) pauses: AtomicU32,
+    /// The largest block that its free leaves recent, 0 if none is; changed only while nothing is live in the entry.
+    pub(crate) largest_recent: AtomicU64,
 }
 
 impl Tally {
+    pub(crate) fn of(entry: &Entry) -> Tally {
+        let largest_recent = if entry.keeps_recent() { u64::MAX } else { 0 };
+        Tally { largest_recent: largest_recent.into(), ..Default::default() }
+    }
     /// A page is being asked for: its quota is taken.
     pub(crate) fn ask(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Relaxed);
@@ -1552,6 +1572,14 @@ impl<'a> Slow<'a> {
         (got, kept)
     }
 
+    /// From now on no free of a larger block of the entry, in which nothing is live, leaves it recent.
+    pub(crate) fn set_largest_recent(&mut self, pool: &Arc<Pool>, entry: usize, bytes: u64) {
+        pool.entry_tally[entry].largest_recent.store(bytes, Relaxed);
+        for slot in self.lock_attached(pool) {
+            self.cache(slot, pool).entries[entry].largest_recent = bytes;
+        }
+    }
+
     /// Merges a stream's recent blocks.
     pub(crate) fn settle(&mut self, stream: StreamRef, pool: &Arc<Pool>, e: usize) {
         let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
@@ -1635,6 +1663,23 @@ impl EntryCache {
             recents.push(index, b, b.size());
         }
         self.publish(pool, entry, me);
+    }
+
+    /// A block that the stream has just freed is too large to become a recent one: it merges.
+    #[inline(never)]
+    pub(crate) fn pass_over(
+        &mut self,
+        pool: &Pool,
+        entry: usize,
+        me: StreamRef,
+        (index, b): (u32, &'static Block),
+        stock: &mut Stock,
+    ) {
+        b.set_flags(FREE);
+        self.passed_over = self.passed_over.saturating_add(1);
+        self.publish(pool, entry, me);
+        let bins = self.bins.get_or_insert_with(new_bins);
+        self.counts.merges += insert_merged(index, b, me, bins, None, stock);
     }
 
     #[cold]
