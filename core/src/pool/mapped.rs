@@ -914,14 +914,24 @@ impl Request<'_> {
         let own = &shared.entries[e];
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         let mut add = |index: u32| found.push((block(index).size(), block(index).addr(), index));
-        own.observed.each_from(least, &mut add);
+        // All that is the stream's own is usable, and all that is observed.
+        if let Some(me) = self.stream {
+            slow.bins(me, self.pool, e).each_from(least, &mut add);
+        }
+        if !rules::off(rules::OBSERVED) {
+            own.observed.each_from(least, &mut add);
+        }
+        let mut add = |index: u32| {
+            if bound.usable(shared, index).is_some() {
+                found.push((block(index).size(), block(index).addr(), index));
+            }
+        };
         for &(.., index) in own.multi.range((least, 0, 0)..) {
             add(index);
         }
-        for holder in bound.holders() {
+        for holder in bound.holders().filter(|&holder| Some(holder) != self.stream) {
             slow.bins(holder, self.pool, e).each_from(least, &mut add);
         }
-        found.retain(|&(.., index)| bound.usable(shared, index).is_some());
         if several {
             found.sort_unstable_by_key(|&(_, address, _)| address);
             let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| touches(block(left.2), block(right.2));
@@ -954,9 +964,8 @@ impl Request<'_> {
         for &(bytes, address, _) in candidates {
             let range = &mapping.ranges[mapping.range_at(address)];
             let within = range.places_within(address, bytes, size);
-            for &number in range.places.get(within.start as usize..within.end as usize).unwrap_or(&[]) {
-                idle.add(number);
-            }
+            let numbers = range.places.get(within.start as usize..within.end as usize).unwrap_or(&[]);
+            numbers.iter().for_each(|&number| idle.add(number));
         }
         idle
     }
