@@ -121,7 +121,7 @@ fn quick(
         && cache.id == pool
     {
         if let Some((b, bytes, allocation)) = cache.front.exact(size, cache.unit) {
-            if Front::is_last(allocation) {
+            if Front::is_beyond(allocation) {
                 return Err(Left::Missed(Missed::at(guard)));
             }
             cache.front.clear();

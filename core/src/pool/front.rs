@@ -34,7 +34,7 @@ impl Front {
         (self.block, self.bytes, self.next) = (Some(block), bytes, handle::next(allocation));
     }
 
-    /// The block, if `size` bytes rounded up to `unit` are exactly its own: the record, its bytes, and the handle, to be served by
+    /// The block, if `size` bytes rounded up to `unit` are exactly its own: the record, its bytes, and the handle, to be taken by
     /// [`Front::clear`].
     #[inline(always)]
     pub(crate) fn exact(&self, size: u64, unit: u64) -> Option<(&'static Block, u64, u64)> {
@@ -43,9 +43,9 @@ impl Front {
         if self.bytes.wrapping_sub(size) < unit { Some((b, self.bytes, self.next)) } else { None }
     }
 
-    /// Whether the record of a block that would get this handle can have another after it.
+    /// Whether a record cannot have this handle.
     #[inline(always)]
-    pub(crate) fn is_last(allocation: u64) -> bool {
+    pub(crate) fn is_beyond(allocation: u64) -> bool {
         allocation >= BEYOND
     }
 

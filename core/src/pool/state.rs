@@ -1776,7 +1776,8 @@ fn cut_lifted(
 }
 
 /// Lifts the best for `need`, of class `c`, of a stream's own blocks that are not recent out of `bins`; recent ones give way as
-/// far as it takes. `front`: see [`EntryCache::carve_own`].
+/// far as it takes. `front`: the block in front, if one may be there, which is of another size, and where its bytes go when they are
+/// ready.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn lift_settled(
@@ -1925,6 +1926,7 @@ fn settle_one(
         debug_assert!(n.addr() == b.end() && n.page() == b.page());
         let after = n.next();
         grow(b, n, bytes, after);
+        b.set_next(after);
         if settled {
             bins.remove_sized(next, n, bytes);
             stock.give_record(next, n);
@@ -1933,9 +1935,6 @@ fn settle_one(
         }
         next = after;
         merges += 1;
-    }
-    if merges > 0 {
-        b.set_next(next);
     }
     loop {
         let prev = b.prev();
@@ -1957,11 +1956,11 @@ fn settle_one(
         }
         let next = b.next();
         grow(p, b, b.size(), next);
-        stock.give_record(index, b);
         p.set_next(next);
         if next != NIL {
             block(next).set_prev(prev);
         }
+        stock.give_record(index, b);
         merges += 1;
         if !settled {
             return merges;
@@ -1972,8 +1971,8 @@ fn settle_one(
     merges
 }
 
-/// A free block takes in the one to its right, of `bytes`, which has `next` to its right and is to lose its size; as does the link
-/// to it.
+/// A free block takes in the one to its right, of `bytes`, which has `next` to its right. To follow: the link past it, and only then
+/// does it lose its size, for a look-up goes from link to link.
 #[inline(always)]
 fn grow(b: &Block, right: &Block, bytes: u64, next: u32) {
     forget_start(b, right, bytes, next);
