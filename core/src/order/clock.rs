@@ -5,10 +5,13 @@
 
 use super::StreamRef;
 use crate::few::Few;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// So many further points are put into a clock one by one.
-const FEW: usize = 4;
+/// So many entries are put together without a list on the heap.
+const FEW: usize = 16;
+/// After all streams.
+const NO_STREAM: StreamRef = StreamRef(u64::MAX);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Option<Arc<[(StreamRef, u64)]>>);
@@ -44,60 +47,153 @@ impl Clock {
         }
     }
 
-    /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
-    pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
-        let mut merged: Few<(StreamRef, u64), 8> = Few::default();
-        let mut new = false;
-        let (mut ours, mut theirs) = (self.entries(), other.entries());
-        loop {
-            let entry = match (ours, theirs) {
-                ([a, rest @ ..], [b, others @ ..]) if a.0 == b.0 => {
-                    new |= b.1 > a.1;
-                    (ours, theirs) = (rest, others);
-                    (a.0, a.1.max(b.1))
-                }
-                ([a, rest @ ..], [b, ..]) if a.0 < b.0 => {
-                    ours = rest;
-                    *a
-                }
-                (_, [b, others @ ..]) => {
-                    new = true;
-                    theirs = others;
-                    *b
-                }
-                ([a, rest @ ..], []) => {
-                    ours = rest;
-                    *a
-                }
-                ([], []) => break,
-            };
-            merged.push(entry);
+    /// The clock of a stream `own` that has it, once it has waited for the point `at` of another, of which the clock is `other`:
+    /// without what `observed` says the host has observed, if streams come in that were not there.
+    #[inline]
+    pub(crate) fn after_wait(
+        &self,
+        own: StreamRef,
+        other: &Clock,
+        at: (StreamRef, u64),
+        observed: impl Fn(StreamRef) -> u64,
+    ) -> Clock {
+        let (ours, theirs) = (self.entries(), other.entries());
+        if ours.len() + theirs.len() >= FEW {
+            return self.join(other, &[at], |stream| if stream == own { u64::MAX } else { observed(stream) });
         }
-        if extra.len() > FEW {
-            let all = |entry: &(StreamRef, u64)| (entry.0, std::cmp::Reverse(entry.1));
-            merged.extend(extra.iter().copied());
-            merged.sort_unstable_by_key(all);
-            merged.dedup_by_key(|entry| entry.0);
-            new = true;
-        } else {
-            for &(stream, seq) in extra {
-                match merged.binary_search_by_key(&stream, |entry| entry.0) {
-                    Ok(at) => {
-                        new |= seq > merged[at].1;
-                        merged[at].1 = merged[at].1.max(seq);
-                    }
-                    Err(at) => {
-                        new = true;
-                        merged.insert(at, (stream, seq));
-                    }
+        let mut here = [(NO_STREAM, 0); FEW];
+        let (mut i, mut j, mut count, mut new) = (0, 0, 0, false);
+        while let (Some(&a), Some(&b)) = (ours.get(i), theirs.get(j)) {
+            let entry = if a.0 == b.0 {
+                (i, j) = (i + 1, j + 1);
+                new |= b.1 > a.1;
+                (a.0, a.1.max(b.1))
+            } else if a.0 < b.0 {
+                i += 1;
+                a
+            } else {
+                j += 1;
+                if b.0 == own {
+                    continue;
                 }
+                new = true;
+                b
+            };
+            here[count & (FEW - 1)] = entry;
+            count += 1;
+        }
+        for &entry in &ours[i..] {
+            here[count & (FEW - 1)] = entry;
+            count += 1;
+        }
+        for &entry in theirs[j..].iter().filter(|entry| entry.0 != own) {
+            here[count & (FEW - 1)] = entry;
+            count += 1;
+            new = true;
+        }
+        match here[..count].iter().position(|entry| entry.0 >= at.0) {
+            Some(place) if here[place].0 == at.0 => {
+                new |= at.1 > here[place].1;
+                here[place].1 = here[place].1.max(at.1);
+            }
+            place => {
+                let place = place.unwrap_or(count);
+                here.copy_within(place..count, place + 1);
+                here[place] = at;
+                count += 1;
+                new = true;
             }
         }
         if !new {
-            // What has been observed of it goes when something new comes.
             return self.clone();
         }
-        merged.retain(|(stream, seq)| seq > observed(stream));
-        if merged.is_empty() { Clock(None) } else { Clock(Some((&*merged).into())) }
+        if count > ours.len() {
+            let mut kept = 0;
+            for entry in 0..count {
+                let (stream, seq) = here[entry];
+                here[kept] = (stream, seq);
+                kept += usize::from(seq > observed(stream));
+            }
+            count = kept;
+        }
+        if count == 0 { Clock(None) } else { Clock(Some(here[..count].into())) }
+    }
+
+    /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
+    pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
+        let mut sorted: Few<(StreamRef, u64), 4> = Few::default();
+        let extra = match extra {
+            [] | [_] => extra,
+            _ => {
+                sorted.extend(extra.iter().copied());
+                sorted.sort_unstable_by_key(|entry| (entry.0, Reverse(entry.1)));
+                sorted.dedup_by_key(|entry| entry.0);
+                &*sorted
+            }
+        };
+        let most = self.entries().len() + other.entries().len() + extra.len();
+        let mut here = [(NO_STREAM, 0); FEW];
+        let mut heap = Vec::new();
+        let merged = match most {
+            0..=FEW => &mut here[..],
+            _ => {
+                heap.resize(most, (NO_STREAM, 0));
+                &mut heap[..]
+            }
+        };
+        let Some(count) = merge(self.entries(), other.entries(), extra, merged) else {
+            // What has been observed of it goes when something new comes.
+            return self.clone();
+        };
+        let mut kept = 0;
+        for at in 0..count {
+            let (stream, seq) = merged[at];
+            merged[kept] = (stream, seq);
+            kept += usize::from(seq > observed(stream));
+        }
+        if kept == 0 { Clock(None) } else { Clock(Some(merged[..kept].into())) }
+    }
+}
+
+/// Merges three lists of entries, each by ascending stream, into `merged`, which is long enough: how many there are. `None`: the
+/// first list has all that the others have.
+fn merge(
+    ours: &[(StreamRef, u64)],
+    theirs: &[(StreamRef, u64)],
+    further: &[(StreamRef, u64)],
+    merged: &mut [(StreamRef, u64)],
+) -> Option<usize> {
+    let at = |entries: &[(StreamRef, u64)], index: usize| match entries.get(index) {
+        Some(&entry) => entry,
+        None => (NO_STREAM, 0),
+    };
+    let (mut i, mut j, mut k) = (0, 0, 0);
+    let (mut a, mut b, mut c) = (at(ours, 0), at(theirs, 0), at(further, 0));
+    let (mut count, mut new) = (0, false);
+    loop {
+        let stream = a.0.min(b.0).min(c.0);
+        if stream == NO_STREAM {
+            return new.then_some(count);
+        }
+        let mut seq = 0;
+        if a.0 == stream {
+            seq = a.1;
+            i += 1;
+            a = at(ours, i);
+        }
+        let had = seq;
+        if b.0 == stream {
+            seq = seq.max(b.1);
+            j += 1;
+            b = at(theirs, j);
+        }
+        if c.0 == stream {
+            seq = seq.max(c.1);
+            k += 1;
+            c = at(further, k);
+        }
+        new |= seq > had;
+        merged[count] = (stream, seq);
+        count += 1;
     }
 }

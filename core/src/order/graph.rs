@@ -116,6 +116,7 @@ impl Order {
     }
 
     /// All operations of `at.stream` up to `at.seq` have executed. A forgotten stream has nothing left to run.
+    #[inline]
     pub(crate) fn done<X: Default>(&self, table: &Table<X>, at: At) -> bool {
         let stream = table.at(at.stream.slot());
         let executed = stream.executed();
@@ -123,6 +124,7 @@ impl Order {
     }
 
     /// The last operation of `stream` the host has observed; all of them for a forgotten one.
+    #[inline]
     pub(crate) fn observed<X: Default>(&self, table: &Table<X>, stream: StreamRef) -> u64 {
         let record = table.at(stream.slot());
         let observed = record.observed();
@@ -224,6 +226,24 @@ impl Order {
             self.admit(state);
         }
         first
+    }
+
+    /// Submits a wait for what an event stands for, on a locked stream that is ready for an operation and not the legacy one.
+    pub(crate) fn submit_wait<X: Default>(&self, table: &Table<X>, state: &mut State<X>, at: At, clock: &Clock) {
+        let stream = table.at(state.me.slot());
+        let mut deps = Points::default();
+        if at.stream != state.me {
+            let observed = |stream| self.observed(table, stream);
+            let clock = state.clock.after_wait(state.me, clock, (at.stream, at.seq), observed);
+            state.set_clock(state.submitted + 1, clock, stream.observed());
+            if !self.done(table, at) {
+                deps.push(at);
+            }
+        }
+        state.push(stream, 1, deps);
+        if state.ready_for == 0 {
+            self.admit(state);
+        }
     }
 
     /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what

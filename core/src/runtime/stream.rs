@@ -332,8 +332,17 @@ fn wait_ready(device: &Device, stream: StreamId, event: EventId) -> bool {
     let Some((_, mut state)) = ready_stream(device, stream) else { return false };
     let Ok(seen) = super::event::seen(event, Some(device)) else { return false };
     let me = state.me;
-    let (deps, clock) = after(device, seen.recorded);
-    device.order.submit(&STREAMS, &mut state, 1, deps, clock.as_ref());
+    match &seen.recorded {
+        Some(Recorded { at, clock })
+            if !rules::off(rules::TRANSITIVE) && STREAMS.at(at.stream.slot()).is(device.uid, at.stream) =>
+        {
+            device.order.submit_wait(&STREAMS, &mut state, *at, clock);
+        }
+        _ => {
+            let (deps, clock) = after(device, seen.recorded);
+            device.order.submit(&STREAMS, &mut state, 1, deps, clock.as_ref());
+        }
+    }
     let settled = state.is_settled();
     drop(state);
     if !settled {
