@@ -852,6 +852,29 @@ static void a_block_that_was_handed_over_is_ready_when_its_own_free_is_whatever_
     scene_end(&t);
 }
 
+/* s2 frees two blocks of s1's, and s1 follows that. */
+static void handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees(void)
+{
+    struct scene t = lazy("mapped(); policies(opportunistic=off, internal_dependencies=off)");
+    smp_allocation one = alloc_on(t.pool, 4 * MIB, t.s1), two, again, other;
+    smp_event done;
+    alloc_on(t.pool, 2 * MIB, t.s1);
+    two = alloc_on(t.pool, 6 * MIB, t.s1);
+    must(smp_event_create(t.device, 0, &done));
+    free_on(one, t.s2);
+    free_on(two, t.s2);
+    must(smp_event_record(t.device, done, t.s2));
+    must(smp_stream_wait_event(t.device, t.s1, done));
+    again = alloc_on(t.pool, 4 * MIB, t.s1);
+    other = alloc_on(t.pool, 6 * MIB, t.s1);
+    CHECK_EQ(address(again), BASE);
+    CHECK_EQ(reason(again), SMP_REASON_EVENT);
+    CHECK_EQ(address(other), BASE + 6 * MIB);
+    CHECK_EQ(reason(other), SMP_REASON_SAME_STREAM);
+    must(smp_event_destroy(done));
+    scene_end(&t);
+}
+
 static void a_stream_waits_for_a_free_before_a_mapped_pool_holds_twice_what_it_ever_used(void)
 {
     struct scene t = lazy("mapped()");
@@ -1104,6 +1127,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN_ANY_PACE(a_place_that_a_chunk_left_is_for_that_chunk_alone)
           RUN_ANY_PACE(what_is_done_again_on_the_only_stream_makes_no_call_to_the_device)
           RUN_ANY_PACE(a_block_that_was_handed_over_is_ready_when_its_own_free_is_whatever_is_freed_beside_it)
+          RUN_ANY_PACE(handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees)
           RUN_ANY_PACE(a_stream_waits_for_a_free_before_a_mapped_pool_holds_twice_what_it_ever_used)
           RUN(of_many_places_left_a_chunk_drops_those_whose_points_have_executed)
           RUN_ANY_PACE(a_mapped_pool_that_often_lacks_a_chunk_gets_a_little_more_room)

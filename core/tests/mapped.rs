@@ -865,6 +865,54 @@ fn what_is_left_of_a_handed_over_block_stays_apart_from_what_its_stream_frees_be
     assert_eq!(b.stats().largest_free, b.stats().reserved);
 }
 
+/// What is given to `b.s` from now on comes after all that `b.t` was given.
+fn follow(b: &Bench) {
+    let e = event::create(b.device).unwrap();
+    event::record(b.device, e, b.t).unwrap();
+    stream::wait_event(b.device, b.s, e).unwrap();
+}
+
+#[test]
+fn handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees() {
+    let b = bench();
+    let [one, wall, two, late] = [2, 1, 3, 1].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+    b.free(one, b.t);
+    b.free(two, b.t);
+    follow(&b);
+    b.free(late, b.t);
+    // The first miss finds both: the other is s's own then, whatever t is given.
+    let [again, other] = [2, 3].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+    assert_eq!((b.at(again), b.reason(again)), (0, Reason::Event));
+    assert_eq!((b.at(other), b.reason(other)), (3 * CHUNK, Reason::SameStream));
+    b.free(other, b.s);
+    // What t freed later is t's still, and what is back is not.
+    let own = b.alloc(CHUNK, b.t);
+    assert_eq!((b.at(own), b.reason(own)), (6 * CHUNK, Reason::SameStream));
+    assert_ne!(b.reason(b.alloc(3 * CHUNK, b.t)), Reason::SameStream);
+    b.free(wall, b.s);
+    b.free(again, b.s);
+    // Whole no more, they merge.
+    let all = b.alloc(6 * CHUNK, b.s);
+    assert_eq!((b.at(all), b.reason(all)), (0, Reason::SameStream));
+}
+
+#[test]
+fn blocks_with_users_come_back_once_the_users_are_followed_and_small_handed_over_ones_do_not() {
+    let b = bench();
+    let blocks: Vec<_> = (0..8).map(|_| b.alloc(512, b.s)).collect();
+    stream::submit(b.device, b.t, 1).unwrap();
+    for &shared in &[blocks[0], blocks[2]] {
+        pool::add_user(shared, b.t).unwrap();
+        b.free(shared, b.s);
+    }
+    follow(&b);
+    assert_eq!([0; 2].map(|_| b.reason(b.alloc(512, b.s))), [Reason::Event, Reason::SameStream]);
+    b.free(blocks[4], b.t);
+    b.free(blocks[6], b.t);
+    follow(&b);
+    assert_eq!([0; 2].map(|_| b.reason(b.alloc(512, b.s))), [Reason::Event; 2]);
+}
+
 #[test]
 fn frees_that_are_not_finished_with_make_an_entry_hold_twice_what_was_used_before_a_stream_waits() {
     let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB)");

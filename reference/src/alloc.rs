@@ -326,16 +326,54 @@ impl Device {
     }
 
     /// Step 3.
-    fn preceding(&self, request: &Request, entry: usize) -> Option<Found> {
+    fn preceding(&mut self, request: &Request, entry: usize) -> Option<Found> {
         let stream = request.stream?;
         if !self.pools[request.pool].config.policy_1 {
             return None;
+        }
+        if self.come_back(request.pool, entry, stream) {
+            let own = self.fitting(request, entry, |block| is_own(block, stream));
+            self.met.push(if own.is_empty() { "came back, and none fits" } else { "came back, and one serves" });
+            if !own.is_empty() {
+                return Self::found(entry, own.into_iter().next(), Reason::Event);
+            }
         }
         let wanted = |block: &Block| {
             is_others(block, stream)
                 && block.points().is_some_and(|points| points.iter().all(|&point| self.precedes(request, point)))
         };
         Self::found(entry, self.fitting(request, entry, wanted).into_iter().next(), Reason::Event)
+    }
+
+    /// What was handed over comes back to `stream`, if there is anything.
+    fn come_back(&mut self, pool: usize, entry: usize, stream: usize) -> bool {
+        let shelf = &mut self.pools[pool].shelves[entry];
+        if shelf.kind.chunk().is_none() {
+            return false;
+        }
+        let upto = self.graph.precedes_last(stream);
+        let seq = self.graph.streams[stream].submitted();
+        let observed = seq <= self.graph.streams[stream].observed;
+        let own = if observed { Vec::new() } else { vec![Point { stream, seq }] };
+        let mut came = false;
+        for block in shelf.pages.iter_mut().flat_map(|page| &mut page.blocks) {
+            if let State::Free { points, whole, .. } = &block.state
+                && !points.is_empty()
+                && !is_own(block, stream)
+                && (*whole || points.len() > 1)
+                && points.iter().all(|point| point.seq <= upto[point.stream])
+            {
+                self.met.push(if *whole { "a whole block came back" } else { "a multi block came back" });
+                block.state = free(own.clone(), false);
+                came = true;
+            }
+        }
+        if came {
+            for page in &mut shelf.pages {
+                shelf.counted.merges += page.merge();
+            }
+        }
+        came
     }
 
     /// Asks the device, unless it was asked before. None: that would be a ninth question.

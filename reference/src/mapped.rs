@@ -489,6 +489,7 @@ impl Device {
                 let shelf = &self.pools[pool].shelves[entry];
                 let page = shelf.pages.iter().find(|page| page.base == to.base)?;
                 while held + grow + extra < cap
+                    && (!several || held + grow + extra < twice)
                     && reserved.saturating_add((grow + extra + 1) * chunk) <= threshold
                     && (held + grow + extra < budget || grow + extra < used / step / chunk)
                     && after + extra * chunk < page.end()

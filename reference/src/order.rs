@@ -179,6 +179,12 @@ impl Graph {
         reached
     }
 
+    /// For each stream the last operation that precedes the last one submitted to `stream`, itself included.
+    pub(crate) fn precedes_last(&self, stream: usize) -> Vec<u64> {
+        let last: Vec<Point> = self.last(stream).into_iter().collect();
+        self.reach(&last)
+    }
+
     /// §3: what a host synchronise with `points` runs and observes.
     pub(crate) fn synchronise(&mut self, points: &[Point]) {
         for &point in points {

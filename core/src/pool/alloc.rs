@@ -2,7 +2,7 @@
 
 use super::bins::{Bins, Upto};
 use super::block::{
-    Block, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, block, live_flags, pass,
+    Block, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, WHOLE, block, live_flags, pass,
 };
 use super::classes::class_of;
 use super::config::MAX_PAGE;
@@ -719,7 +719,7 @@ impl Request<'_> {
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
         // to see what calls in its order do.
-        let (holders, kept) = match self.yields >= MAX_YIELDS || device.serial.load(Relaxed) {
+        let (mut holders, kept) = match self.yields >= MAX_YIELDS || device.serial.load(Relaxed) {
             true => (slow.holders(pool, e), false),
             false => slow.holders_at_hand(pool, e),
         };
@@ -736,19 +736,32 @@ impl Request<'_> {
         }
         let follow = pool.follows();
         if let Some(me) = self.stream {
-            let cover = |slow: &mut Slow<'_>, holder: StreamRef| match slow.state(holder.slot()).covered_by(&clock) {
-                upto if upto > 0 && broken(rules::CUDA_EVENT) => u64::MAX,
-                upto => upto,
-            };
             // 3. Policy 1. A clock without entries covers nothing of another stream.
             if follow && !clock.entries().is_empty() {
+                if mapped && self.come_back(&mut slow, &mut shared, e, me, (&holders, kept), &clock) {
+                    let (cache, stock) = slow.cache_and_stock(me.slot(), pool);
+                    let index = cache.entries[e].take_own(need, me, stock);
+                    if index != NIL {
+                        let found = Found { index, entry: e, reason: Reason::Event };
+                        return self.commit(&mut slow, &mut shared, found);
+                    }
+                    // Some may have none left, and the stream has some now.
+                    let holds = |bins: &Bins| bins.count > 0;
+                    holders.retain(|holder| {
+                        holder != me && slow.state(holder.slot()).attach.bins(pool, e).is_some_and(holds)
+                    });
+                    holders.insert(holders.partition_point(|&holder| holder < me), me);
+                }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
                 for &holder in holders.iter().filter(|&&holder| holder != me) {
-                    let upto = cover(&mut slow, holder);
-                    if upto > 0 {
-                        let index = fit(slow.bins(holder, pool, e), Upto::Seq(upto));
-                        consider(&mut best, index, Some(holder));
-                    }
+                    let state = slow.state(holder.slot());
+                    let Some(bins) = state.attach.bins(pool, e).filter(|bins| bins.may_have(need)) else { continue };
+                    let upto = match state.covered_by(&clock) {
+                        0 => continue,
+                        _ if broken(rules::CUDA_EVENT) => u64::MAX,
+                        upto => upto,
+                    };
+                    consider(&mut best, fit(bins, Upto::Seq(upto)), Some(holder));
                 }
                 for index in multis(&shared, e, need, exact) {
                     let served = shared.points[&index]
@@ -831,6 +844,70 @@ impl Request<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Blocks that were handed over come back to a stream that is ordered after their frees: whole and multi ones of which each
+    /// point precedes its last operation become its own. `false`: there are none. `holders`: those at hand, and whether there
+    /// are others.
+    fn come_back(
+        &mut self,
+        slow: &mut Slow<'_>,
+        shared: &mut PoolShared,
+        e: usize,
+        me: StreamRef,
+        (holders, kept): (&[StreamRef], bool),
+        now: &Clock,
+    ) -> bool {
+        let pool = self.pool;
+        let order = &pool.device.order;
+        let state = slow.state(me.slot());
+        // A barrier that none of its operations is ordered after yet does not count: the blocks get the last one's point.
+        let clock = if state.is_legacy() { now.clone() } else { state.clock.clone() };
+        let at = At { stream: me, seq: state.submitted };
+        let multis = shared.entries[e].multis;
+        let mut coming: Few<u32, 16> = Few::default();
+        let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
+        let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
+        if !same {
+            for &holder in holders.iter().filter(|&&holder| holder != me) {
+                if !slow.cache(holder.slot(), pool).entries[e].whole {
+                    continue;
+                }
+                let upto = slow.state(holder.slot()).covered_by(&clock);
+                let own = &mut slow.cache(holder.slot(), pool).entries[e];
+                let mut left = false;
+                if let Some(bins) = &own.bins {
+                    bins.each(|index| {
+                        let b = block(index);
+                        if b.has(WHOLE) {
+                            match b.seq() <= upto {
+                                true => coming.push(index),
+                                false => left = true,
+                            }
+                        }
+                    });
+                }
+                own.whole = left;
+            }
+        }
+        if !same || seen != Some(multis) {
+            for &(.., index) in &shared.entries[e].multi {
+                let precedes = |at: &At| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq;
+                if shared.points[&index].iter().all(precedes) {
+                    coming.push(index);
+                }
+            }
+        }
+        if !kept {
+            slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, multis));
+        }
+        let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
+        for &index in coming.iter() {
+            detach_any(slow, shared, pool, e, index);
+            block(index).drop_flag(WHOLE);
+            super::free::place(slow, shared, pool, e, index, points);
+        }
+        !coming.is_empty()
     }
 
     /// Begins again once threads have run that keep streams locked.
@@ -1013,7 +1090,7 @@ impl Request<'_> {
         }
         let mut splits = 0;
         if pool.entries[e].carves() && block(index).size() > self.need {
-            let points = shared.points.remove(&index);
+            let points = if domain == MULTI { shared.points.remove(&index) } else { None };
             match cut(index, block(index), self.need, &mut shared.stock) {
                 Ok(rest) => {
                     if let Some((rest, _)) = rest {
@@ -1027,7 +1104,9 @@ impl Request<'_> {
                 }
             }
         }
-        shared.points.remove(&index);
+        if domain == MULTI {
+            shared.points.remove(&index);
+        }
         let b = block(index);
         let bytes = b.size();
         let generation = b.generation() + 1;
@@ -1213,12 +1292,13 @@ pub(super) fn attach_any(
             }
         }
         MULTI => {
-            let b = block(index);
-            shared.points.insert(index, points.expect("a multi block has points").to_vec());
-            shared.entries[e].multi.insert((b.size(), b.addr(), index));
-            shared.entries[e].multi_bytes += b.size();
+            shared.insert_multi(e, index, points.expect("a multi block has points"));
         }
-        stream => slow.cache(stream.slot(), pool).entries[e].bins_to_fill(pool, e, stream).insert(index),
+        stream => {
+            let own = &mut slow.cache(stream.slot(), pool).entries[e];
+            own.whole |= block(index).has(WHOLE);
+            own.bins_to_fill(pool, e, stream).insert(index);
+        }
     }
 }
 

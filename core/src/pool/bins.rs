@@ -472,6 +472,12 @@ impl Bins {
         self.occupied.set(c);
     }
 
+    /// Whether there may be a block of at least `size`; `false` is sure.
+    #[inline(always)]
+    pub(crate) fn may_have(&self, size: u64) -> bool {
+        self.occupied.next(class_of(size)).is_some()
+    }
+
     /// The lowest acceptable block of exactly `size`.
     #[inline(always)]
     pub(crate) fn exact(&self, size: u64, upto: Upto) -> u32 {
@@ -491,18 +497,22 @@ impl Bins {
         best
     }
 
-    /// Takes out some block freed at `seq` or before.
-    pub(crate) fn take_upto(&mut self, seq: u64) -> Option<u32> {
+    /// Takes out every block freed at `seq` or before.
+    pub(crate) fn take_upto(&mut self, seq: u64, mut taken: impl FnMut(u32)) {
         let mut c = 0;
-        while let Some(found) = self.occupied.next(c) {
-            let node = any_upto(self.roots[found], seq);
-            if node != NIL {
+        while self.count > 0
+            && let Some(found) = self.occupied.next(c)
+        {
+            loop {
+                let node = any_upto(self.roots[found], seq);
+                if node == NIL {
+                    break;
+                }
                 self.remove(node);
-                return Some(node);
+                taken(node);
             }
             c = found + 1;
         }
-        None
     }
 
     /// Size of the largest block, 0 if none.

@@ -92,15 +92,21 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
             return None;
         }
         let cache = state.attach.pools.get(b.passes(allocation.0)? as usize)?.as_ref()?;
-        if cache.quick != Quick::Yes || cache.pool.entries[0].stays_whole(b.size()) {
+        if !cache.rests_on_free() || b.size() > cache.entries.first.largest_recent {
             return None;
         }
         cache.pool.clone()
     };
     let _slow = pool.device.slow.lock();
-    // Which streams have used the entry is known already.
-    if !pool.shared.lock().entries[0].sole.is_several() {
-        return None;
+    // A large block that is handed over stays whole.
+    let whole = pool.entries[0].stays_whole(b.size());
+    {
+        let own = &mut pool.shared.lock().entries[0];
+        // Which streams have used the entry is known already.
+        if !own.sole.is_several() {
+            return None;
+        }
+        own.whole |= whole;
     }
     let mut guard = record.state.lock();
     let state = &mut *guard;
@@ -113,24 +119,38 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
     if !other.is(pool.device.uid, owner) {
         return None;
     }
-    let _others = other.state.lock();
+    let mut others = other.state.lock();
     // All of it once more, now that nothing changes.
     let ready = state.is_ready_for(key);
     let follows = follows(state, owner, other, b.seq());
-    let cache = &mut **state.attach.pools.get_mut(pool.slot as usize)?.as_mut()?;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    let cache = &mut **pools.get_mut(pool.slot as usize)?.as_mut()?;
     if !ready
         || b.stream() != owner
         || b.passes(allocation.0) != Some(pool.slot)
         || cache.id != pool.id
-        || cache.quick != Quick::Yes
+        || !cache.rests_on_free()
+        || b.size() > cache.entries.first.largest_recent
         || !follows
-        || !cache.clear_front()
     {
         return None;
     }
-    cache.rest(b, allocation.0, b.requested() as i64);
+    // The allocation took its bytes out of its own stream's room, which will take them again.
+    let Some(Some(home)) =
+        others.attach.pools.get_mut(pool.slot as usize).filter(|home| matches!(home, Some(home) if home.id == pool.id))
+    else {
+        return None;
+    };
+    let bytes = b.size();
     b.set_stream(state.me);
+    cache.rest_across(state.me, (handle::slot(allocation.0), b), if whole { WHOLE } else { 0 }, stock);
     b.set_seq(state.push_next(record));
+    if home.quick == Quick::Yes {
+        home.ready += bytes;
+    } else {
+        home.give_room(&pool, 0, owner, bytes);
+        home.make_ready();
+    }
     Some(())
 }
 
@@ -454,13 +474,13 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let home = page(b.page());
         let e = home.entry.load(Relaxed) as usize;
         let mut shared = pool.shared.lock();
-        let mut users = Vec::new();
+        let mut users = Few::default();
         if b.has(USERS) {
             users = pool.users.lock().remove(&index).unwrap_or_default();
             if observed {
                 users.clear();
             }
-            users.retain(|user| !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, *user));
+            users.retain(|user| !rules::off(rules::USERS) && STREAMS.at(user.slot()).is(device.uid, user));
         }
         // Whether the free follows its allocation, and the accesses that were noted.
         let ready = At { stream: b.stream(), seq: b.seq() };
@@ -500,7 +520,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 unfollowed = pool.accesses.points(index);
                 unfollowed.retain(|&at| !freed_after(&mut slow, at));
                 // The memory is not used again before any user's point, so what one of them follows is followed.
-                for &user in &users {
+                for &user in users.iter() {
                     let state = slow.state(user.slot());
                     let clock = match state.is_legacy() {
                         true => state.clock.join(&Clock::default(), &[(user, state.submitted)], |_| 0),
@@ -511,7 +531,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             }
         }
         let mut points: Few<At, 4> = Few::default();
-        for user in users {
+        for &user in users.iter() {
             let state = slow.state(user.slot());
             // Where others' work is not seen, what the user has been given since its last call here must be covered too:
             // its point is an operation of its own, which only what its next call records comes after.
@@ -562,10 +582,13 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let whole = if stays_whole { WHOLE } else { 0 };
         let sole = if b.has(USERS) { None } else { stream };
         shared.entries[e].note_order(pool, e, sole);
+        // The allocation took its bytes out of its own stream's room, which will take them again.
+        let owner = Some(b.stream()).filter(|owner| *owner != HOST && STREAMS.at(owner.slot()).is(device.uid, *owner));
         let counts = match stream {
             Some(stream) => {
+                let owner = owner.unwrap_or(stream);
+                slow.cache(owner.slot(), pool).give_room(pool, e, owner, bytes);
                 let cache = slow.cache(stream.slot(), pool);
-                cache.give_room(pool, e, stream, bytes);
                 cache.entries[e].requested -= requested as i64;
                 &mut cache.entries[e].counts
             }
@@ -664,6 +687,7 @@ pub(crate) fn place(
             b.set_stream(stream);
             b.set_seq(seq);
             let cache = &mut slow.cache(stream.slot(), pool).entries[e];
+            cache.whole |= b.has(WHOLE);
             let bins = cache.bins_to_fill(pool, e, stream);
             if carves && !b.has(WHOLE) {
                 cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock);
@@ -674,9 +698,7 @@ pub(crate) fn place(
         _ => {
             b.set_stream(MULTI);
             b.set_seq(0);
-            shared.entries[e].multi.insert((b.size(), b.addr(), index));
-            shared.entries[e].multi_bytes += b.size();
-            shared.points.insert(index, points.to_vec());
+            shared.insert_multi(e, index, points);
         }
     }
 }

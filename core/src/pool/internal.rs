@@ -81,7 +81,7 @@ impl Request<'_> {
         if let Some((_, index, holder)) = best {
             let points = match holder {
                 Some(holder) => vec![At { stream: holder, seq: block(index).seq() }],
-                None => shared.points[&index].clone(),
+                None => shared.points[&index].to_vec(),
             };
             self.detach(&mut slow, &mut shared, e, index, holder);
             let waits = self.waits(&mut slow, &clock, me, &points);
@@ -129,7 +129,7 @@ impl Request<'_> {
                 consumed.push(index);
                 match block(index).stream() {
                     OBSERVED => {}
-                    MULTI => points.extend(&shared.points[&index]),
+                    MULTI => points.extend_from_slice(&shared.points[&index]),
                     stream => points.push(At { stream, seq: block(index).seq() }),
                 }
             }

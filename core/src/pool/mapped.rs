@@ -255,6 +255,9 @@ impl Mapping {
     pub(crate) fn chunks(&self) -> u64 {
         self.mapped + self.spare.len() as u64
     }
+    pub(crate) fn vacant_blocks(&self) -> u64 {
+        self.vacant.len() as u64
+    }
     /// Bytes of records beyond those of live and free blocks.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         use std::mem::size_of;
@@ -744,7 +747,9 @@ impl Request<'_> {
                 let spare = shared.entries[e].mapped.spare.len() as u64;
                 let others = pool.tally.reserved.load(Relaxed).saturating_sub(spare * size);
                 let kept = pool.threshold.load(Relaxed).saturating_sub(others) / size;
-                room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond)
+                // (Nothing waits for what is only asked for ahead.)
+                let most = if several { twice.saturating_sub(held + grow) } else { u64::MAX };
+                room.min(kept.saturating_sub(grow)).min(cap - (held + grow)).min(beyond).min(most)
             };
             // What is freed and not finished with would let memory grow as long as the host is ahead.
             if may_wait && several && grow > 0 && !least && held + grow > twice {

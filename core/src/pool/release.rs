@@ -8,6 +8,7 @@ use super::observer::Event;
 use super::page::{self, Page, page};
 use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty};
 use crate::device_source::{Grant, PageSource};
+use crate::few::Few;
 use crate::handle;
 use crate::order::{At, Progress, StreamRef};
 use crate::rules;
@@ -135,7 +136,7 @@ fn release_page(
             let b = block(index);
             let points = match b.stream() {
                 OBSERVED => Vec::new(),
-                MULTI => shared.points[&index].clone(),
+                MULTI => shared.points[&index].to_vec(),
                 stream => vec![At { stream, seq: b.seq() }],
             };
             detach_any(slow, shared, pool, e, index);
@@ -302,7 +303,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
 /// forgotten. What `seen` speaks of has executed.
 pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     let device = slow.device;
-    let mut moved: Vec<StreamRef> = Vec::with_capacity(seen.len());
+    let mut moved: Few<StreamRef, 8> = Few::default();
     for &at in seen {
         let record = STREAMS.at(at.stream.slot());
         if record.is(device.uid, at.stream) {
@@ -337,8 +338,10 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
             bury(slow, pool);
         }
     }
-    for stream in moved {
-        forget_if_done(slow, stream);
+    for &stream in moved.iter() {
+        if slow.state(stream.slot()).released {
+            forget_if_done(slow, stream);
+        }
     }
 }
 
@@ -349,8 +352,8 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
     for e in 0..pool.entries.len() {
         // All sets are pruned first, then placed: the result does not depend on an order.
         // (Those that become observed, and multi blocks with one point left.)
-        let mut observed: Vec<u32> = Vec::with_capacity(16);
-        let mut pruned: Vec<(u32, At)> = Vec::new();
+        let mut observed: Few<u32, 32> = Few::default();
+        let mut pruned: Few<(u32, At), 4> = Few::default();
         for &stream in moved {
             let upto = STREAMS.at(stream.slot()).observed();
             let caches = &mut slow.state(stream.slot()).attach.pools;
@@ -364,12 +367,10 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
                 recents.take_upto(upto, |index| observed.push(index));
             }
             if let Some(bins) = own.bins.as_mut() {
-                while let Some(index) = bins.take_upto(upto) {
-                    observed.push(index);
-                }
+                bins.take_upto(upto, |index| observed.push(index));
             }
         }
-        let touched: Vec<(u64, u64, u32)> = shared.entries[e]
+        let touched: Few<(u64, u64, u32), 8> = shared.entries[e]
             .multi
             .iter()
             .copied()
@@ -377,7 +378,7 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
                 shared.points[index].iter().any(|at| device.order.observed(&STREAMS, at.stream) >= at.seq)
             })
             .collect();
-        for key in touched {
+        for &key in touched.iter() {
             let index = key.2;
             let mut points = shared.points.remove(&index).expect("a multi block has points");
             points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
@@ -396,11 +397,11 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
         for &index in observed.iter().chain(pruned.iter().map(|(index, _)| index)) {
             block(index).drop_flag(FREE);
         }
-        for index in observed {
+        for &index in observed.iter() {
             block(index).add_flag(FREE);
             super::free::place(slow, &mut shared, pool, e, index, &[]);
         }
-        for (index, at) in pruned {
+        for &(index, at) in pruned.iter() {
             block(index).add_flag(FREE);
             super::free::place(slow, &mut shared, pool, e, index, &[at]);
         }

@@ -3,7 +3,8 @@
 
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, WHOLE, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, RECENT, WHOLE, block};
+use super::page::page;
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::few::Few;
@@ -157,8 +158,8 @@ impl Request<'_> {
             true => holders.iter().copied().collect(),
             false => preceding.holders().collect(),
         };
-        let runs = self.runs(slow, shared, e, &groups);
-        let mut chosen = self.best_run(shared, &preceding, &runs);
+        let runs = if self.walks(slow, shared, e, &groups) { None } else { Some(self.runs(slow, shared, e, &groups)) };
+        let mut chosen = self.best_of(shared, e, &preceding, runs.as_deref());
         if chosen.is_none()
             && asks
             && let Some(me) = self.stream
@@ -175,22 +176,21 @@ impl Request<'_> {
                 }
             }
             bound.add(&self.answers);
-            chosen = self.best_run(shared, &bound, &runs);
+            chosen = self.best_of(shared, e, &bound, runs.as_deref());
         }
-        let Some(run) = chosen else { return Ok(None) };
+        let Some(first) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
         let mut bytes = 0;
-        let mut consumed = Vec::new();
-        for &index in &run {
-            if bytes >= self.need {
-                break;
-            }
-            bytes += block(index).size();
-            reason = reason.max(bound.usable(shared, index).expect("part of a run"));
-            consumed.push(index);
+        let mut consumed: Vec<u32> = Vec::with_capacity(16);
+        let mut at = first;
+        while bytes < self.need {
+            bytes += block(at).size();
+            reason = reason.max(bound.usable(shared, at).expect("part of a run"));
+            consumed.push(at);
+            at = block(at).next();
         }
         self.weld(slow, shared, e, &consumed, bytes)?;
-        Ok(Some(Found { index: run[0], entry: e, reason }))
+        Ok(Some(Found { index: first, entry: e, reason }))
     }
 
     /// Makes one free block of adjacent ones (taken out of their structures); what the last has beyond `need` stays
@@ -285,39 +285,91 @@ impl Request<'_> {
         found
     }
 
-    /// The smallest maximal run of at least two usable adjacent blocks that is large enough, among equals the lowest.
-    /// `runs`: see [`Request::runs`].
-    fn best_run(&self, shared: &PoolShared, bound: &Bound, runs: &[(u32, u64)]) -> Option<Vec<u32>> {
+    /// Whether all of the entry's blocks are gone through in the order of their addresses, rather than those of `groups` with
+    /// their neighbours: that takes a fraction of the steps for a block. All that is free stays as it is then.
+    fn walks(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> bool {
+        let own = &shared.entries[e];
+        let mut free = own.observed.count + own.unused.count + own.multi.len() as u64;
+        for &group in groups {
+            free += slow.bins(group, self.pool, e).count;
+        }
+        let others = slow.live_blocks(shared, self.pool, e) + own.mapped.vacant_blocks();
+        others / OTHERS_A_FREE_BLOCK <= free
+    }
+
+    /// The first block of the smallest maximal run of at least two usable adjacent blocks that is large enough, among equals
+    /// the lowest. `runs`: see [`Request::runs`]; without, all blocks are gone through.
+    fn best_of(&self, shared: &PoolShared, e: usize, bound: &Bound, runs: Option<&[(u32, u64)]>) -> Option<u32> {
         let mut best: Option<(u64, u64, u32)> = None;
-        for &(mut at, end) in runs {
+        let limits = Limits::of(bound);
+        let end_of_page = |slot: &u32| (page(*slot).first.load(Relaxed), u64::MAX);
+        let pages = match runs {
+            Some(_) => None,
+            None => Some(shared.entries[e].pages.iter().map(end_of_page)),
+        };
+        for (mut at, end) in runs.into_iter().flatten().copied().chain(pages.into_iter().flatten()) {
             // The usable ones just gone through: (first block, how many, bytes).
             let mut run = (at, 0, 0);
             loop {
                 let b = block(at);
-                let usable = bound.admits(shared, at, b);
+                let size_flags = b.size_flags();
+                let usable = size_flags & (FREE | RECENT) == FREE && limits.admit(shared, bound, at, b);
                 if usable {
-                    run = if run.1 == 0 { (at, 1, b.size()) } else { (run.0, run.1 + 1, run.2 + b.size()) };
+                    let bytes = Block::size_in(size_flags);
+                    run = if run.1 == 0 { (at, 1, bytes) } else { (run.0, run.1 + 1, run.2 + bytes) };
                 }
-                let last = b.end() == end;
+                let next = b.next();
+                let last = next == NIL || b.end() == end;
                 if last || !usable {
-                    let found = (run.2, block(run.0).addr(), run.0);
-                    if run.1 > 1 && run.2 >= self.need && best.is_none_or(|best| found < best) {
-                        best = Some(found);
+                    if run.1 > 1 && run.2 >= self.need {
+                        let found = (run.2, block(run.0).addr(), run.0);
+                        if best.is_none_or(|best| found < best) {
+                            best = Some(found);
+                        }
                     }
                     run.1 = 0;
                 }
                 if last {
                     break;
                 }
-                at = b.next();
+                at = next;
             }
         }
-        let (.., first) = best?;
-        let next = |&index: &u32| {
-            let (b, next) = (block(index), block(index).next());
-            neighbour(next, |right| touches(b, right) && bound.admits(shared, next, right)).map(|_| next)
-        };
-        Some(std::iter::successors(Some(first), next).collect())
+        best.map(|(.., first)| first)
+    }
+}
+
+/// So many blocks that are not free are gone through for a free one, rather than each free one's neighbours be looked at.
+const OTHERS_A_FREE_BLOCK: u64 = 8;
+
+/// What a [`Bound`] says of most streams, at hand.
+struct Limits {
+    /// By slot, as far as no two of them meet here: the stream, and up to where its frees may be reused.
+    places: [(StreamRef, u64); 32],
+    observed: bool,
+}
+
+impl Limits {
+    fn of(bound: &Bound) -> Limits {
+        let mut limits = Limits { places: [(OBSERVED, 0); 32], observed: !rules::off(rules::OBSERVED) };
+        for reach in bound.0.iter().filter(|reach| reach.locked) {
+            limits.places[reach.stream.slot() as usize % 32] = (reach.stream, reach.upto.max(reach.answer));
+        }
+        limits
+    }
+
+    /// The same as [`Bound::admits`] of a free block.
+    #[inline(always)]
+    fn admit(&self, shared: &PoolShared, bound: &Bound, index: u32, b: &Block) -> bool {
+        let stream = b.stream();
+        let (known, upto) = self.places[stream.slot() as usize % 32];
+        if stream == OBSERVED {
+            self.observed
+        } else if stream == known {
+            b.seq() <= upto
+        } else {
+            bound.admits(shared, index, b)
+        }
     }
 }
 

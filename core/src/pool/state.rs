@@ -20,7 +20,7 @@ use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
 use crate::few::Few;
 use crate::handle::{self, DeviceId, PoolId};
-use crate::order::{self, At, Order, State, StreamMutexGuard, StreamRef};
+use crate::order::{self, At, Clock, Order, Points, State, StreamMutexGuard, StreamRef};
 use crate::rules;
 use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
@@ -157,6 +157,10 @@ pub(crate) struct EntryCache {
     pub(crate) bins: Option<Box<Bins>>,
     /// The entry's list of streams with free blocks names this stream.
     pub(crate) published: bool,
+    /// Some of the free blocks may be whole.
+    pub(crate) whole: bool,
+    /// What the stream was ordered after when blocks last came back to it, and the entry's [`EntryShared::multis`] then.
+    pub(crate) came_back: Option<(Clock, u64)>,
     pub(crate) counts: Counts,
 }
 
@@ -215,6 +219,8 @@ impl PoolCache {
             room: Room::default(),
             bins: None,
             published: false,
+            whole: false,
+            came_back: None,
             counts: Counts::default(),
         });
         PoolCache {
@@ -323,6 +329,32 @@ impl PoolCache {
         first.requested -= requested;
         first.counts.frees += 1;
         self.front.set(b, allocation, b.rest());
+    }
+
+    /// Whether a free in the first entry leaves a recent block and needs nothing else but room for its bytes.
+    pub(crate) fn rests_on_free(&self) -> bool {
+        let first = &self.entries.first;
+        self.quick == Quick::Yes
+            || first.largest_recent > 0 && !first.slow_free && !first.lists_empty && self.pool.is_open()
+    }
+
+    /// An allocation of another stream, in the first entry, is free and this stream's, `me`: the last of the recent blocks. Of its
+    /// bytes nothing is said. `whole`: [`WHOLE`], or 0.
+    pub(crate) fn rest_across(
+        &mut self,
+        me: StreamRef,
+        (index, b): (u32, &'static Block),
+        whole: u64,
+        stock: &mut Stock,
+    ) {
+        self.retire_front();
+        let PoolCache { pool, entries, .. } = self;
+        let first = &mut entries.first;
+        first.requested -= b.requested() as i64;
+        first.counts.frees += 1;
+        b.set_pass(0);
+        first.keep_recent(pool, 0, me, (index, b), whole, stock);
+        self.mind_most();
     }
 
     /// The block in front is put among the recent ones.
@@ -516,6 +548,15 @@ pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
 }
 
 impl Caches {
+    /// The stream's free blocks of an entry that are not recent, if there are any.
+    #[inline(always)]
+    pub(crate) fn bins(&self, pool: &Pool, entry: usize) -> Option<&Bins> {
+        match self.pools.get(pool.slot as usize) {
+            Some(Some(cache)) if cache.id == pool.id => cache.entries[entry].bins.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Bytes of that room.
     fn room_bytes(&self, pool: &Pool, mark: usize) -> u64 {
         match self.pools.get(pool.slot as usize) {
@@ -767,7 +808,7 @@ pub(crate) struct Pool {
     /// Streams that have a cache of this pool. A leaf.
     pub(crate) attached: Mutex<Vec<u32>>,
     pub(crate) names: Mutex<HashMap<u32, String>>,
-    pub(crate) users: Mutex<HashMap<u32, Vec<StreamRef>>>,
+    pub(crate) users: Mutex<SlotMap<u32, Few<StreamRef, 2>>>,
     pub(crate) callback: Mutex<Option<OutOfMemoryCallback>>,
     /// Under the device's slow lock; a mutex of its own only so that the compiler can see it.
     pub(crate) shared: Mutex<PoolShared>,
@@ -825,7 +866,7 @@ pub(crate) struct PoolShared {
     pub(crate) room: Room,
     pub(crate) entries: Vec<EntryShared>,
     /// Free points of multi blocks, ascending by stream.
-    pub(crate) points: SlotMap<u32, Vec<At>>,
+    pub(crate) points: SlotMap<u32, Points>,
     pub(crate) stock: Stock,
 }
 
@@ -854,6 +895,8 @@ pub(crate) struct EntryShared {
     /// (size, address, block)
     pub(crate) multi: BTreeSet<(u64, u64, u32)>,
     pub(crate) multi_bytes: u64,
+    /// Counts what came to `multi`.
+    pub(crate) multis: u64,
     pub(crate) pages: BTreeSet<u32>,
     /// What a Mapped entry has reserved and mapped.
     pub(crate) mapped: Mapping,
@@ -873,6 +916,7 @@ impl EntryShared {
             unused: Bins::new(),
             multi: BTreeSet::new(),
             multi_bytes: 0,
+            multis: 0,
             pages: BTreeSet::new(),
             mapped: Mapping::default(),
             sole: Sole::None,
@@ -906,6 +950,15 @@ impl PoolShared {
             Some(entry) => &mut entry.room,
             None => &mut self.room,
         }
+    }
+
+    /// Puts a free block of these points, in no structure, among the multi blocks.
+    pub(crate) fn insert_multi(&mut self, entry: usize, index: u32, points: &[At]) {
+        let (b, own) = (block(index), &mut self.entries[entry]);
+        own.multi.insert((b.size(), b.addr(), index));
+        own.multi_bytes += b.size();
+        own.multis += 1;
+        self.points.insert(index, points.iter().copied().collect());
     }
 
     /// Gives `bytes` of an entry back as room that belongs to no stream.
@@ -1382,10 +1435,13 @@ impl<'a> Slow<'a> {
     }
 
     /// Locks a stream's slot, unless another thread keeps it locked for longer than a call mostly takes. `false`: it does.
+    #[inline]
     fn lock_at_hand(&mut self, slot: u32) -> bool {
-        let known =
-            self.slots.contains(&slot) || self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot));
-        if known {
+        if let Some(at) = self.slots.iter().position(|&held| held == slot) {
+            self.last = at;
+            return true;
+        }
+        if self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)) {
             return true;
         }
         for _ in 0..LOOKS {
@@ -1427,23 +1483,30 @@ impl<'a> Slow<'a> {
         settle: bool,
     ) -> (Few<StreamRef, FEW>, bool) {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
-        list.sort_unstable();
+        if !list.is_sorted() {
+            list.sort_unstable();
+        }
         let (mut few, mut kept) = (Few::default(), false);
         list.retain(|&stream| {
-            let here = STREAMS.at(stream.slot()).is(self.device.uid, stream);
-            if !here {
+            if !STREAMS.at(stream.slot()).is(self.device.uid, stream) {
                 return false;
             }
             if !wait && !self.lock_at_hand(stream.slot()) {
                 kept = true;
                 return true;
             }
-            let (cache, stock) = self.cache_and_stock(stream.slot(), pool);
+            let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
+            let Some(Some(cache)) = pools.get_mut(pool.slot as usize) else { return false };
+            if cache.id != pool.id {
+                return false;
+            }
+            cache.retire_front();
             let own = &mut cache.entries[entry];
-            let holds = own.recents() > 0 || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
+            let recents = own.recents();
+            let holds = recents > 0 || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
             if holds {
                 few.push(stream);
-                if settle {
+                if settle && recents > 0 {
                     own.settle(stream, stock);
                 }
             } else {
@@ -1453,6 +1516,19 @@ impl<'a> Slow<'a> {
         });
         give_list_back(&pool.published[entry], list);
         (few, kept)
+    }
+
+    /// How many blocks of an entry are live. Locks every stream that has a cache of the pool.
+    pub(crate) fn live_blocks(&mut self, shared: &PoolShared, pool: &Arc<Pool>, entry: usize) -> u64 {
+        let mut counts = shared.entries[entry].counts;
+        for slot in self.lock_attached(pool) {
+            if let Some(Some(cache)) = self.state(slot).attach.pools.get(pool.slot as usize)
+                && cache.id == pool.id
+            {
+                counts.add(&cache.counts(entry));
+            }
+        }
+        counts.allocs().saturating_sub(counts.frees)
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
@@ -1659,6 +1735,7 @@ impl EntryCache {
             self.make_way(me, stock);
         }
         b.set_flags(FREE | RECENT | whole);
+        self.whole |= whole != 0;
         if let Some(recents) = &mut self.recents {
             recents.push(index, b, b.size());
         }
