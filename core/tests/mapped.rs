@@ -897,6 +897,34 @@ fn handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees() 
 }
 
 #[test]
+fn a_block_with_users_comes_back_once_the_host_has_observed_the_only_one_that_is_not_followed() {
+    let b = bench();
+    let u = stream::create(b.device, StreamFlags { non_blocking: true, lazy: None }).unwrap();
+    let v = stream::create(b.device, StreamFlags { non_blocking: true, lazy: None }).unwrap();
+    let block = b.alloc(1024, b.t);
+    let rest = b.alloc(CHUNK - 1024, b.t);
+    for user in [u, v] {
+        stream::submit(b.device, user, 1).unwrap();
+        pool::add_user(block, user).unwrap();
+    }
+    b.free(block, b.t);
+    let done = event::create(b.device).unwrap();
+    for followed in [b.t, u] {
+        event::record(b.device, done, followed).unwrap();
+        stream::wait_event(b.device, b.s, done).unwrap();
+    }
+    // Not yet, for v is not followed; and what s is ordered after stays the same from here on.
+    let fresh = b.alloc(512, b.s);
+    assert_eq!(b.reason(fresh), Reason::Fresh);
+    b.sync(v);
+    // It is s's own as a whole, and so is what is left of it.
+    let [first, second] = [(); 2].map(|()| b.alloc(512, b.s));
+    assert_eq!((b.at(first), b.reason(first)), (0, Reason::Event));
+    assert_eq!((b.at(second), b.reason(second)), (512, Reason::SameStream));
+    b.free(rest, b.t);
+}
+
+#[test]
 fn blocks_with_users_come_back_once_the_users_are_followed_and_small_handed_over_ones_do_not() {
     let b = bench();
     let blocks: Vec<_> = (0..8).map(|_| b.alloc(512, b.s)).collect();

@@ -384,6 +384,8 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
             if points.len() > 1 {
                 shared.points.insert(index, points);
+                // Fewer streams need be followed for it.
+                shared.entries[e].multis += 1;
             } else {
                 shared.entries[e].multi.remove(&key);
                 shared.entries[e].multi_bytes -= key.0;

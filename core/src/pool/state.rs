@@ -895,7 +895,7 @@ pub(crate) struct EntryShared {
     /// (size, address, block)
     pub(crate) multi: BTreeSet<(u64, u64, u32)>,
     pub(crate) multi_bytes: u64,
-    /// Counts what came to `multi`.
+    /// Counts what came to `multi`, and what has fewer points there than it had.
     pub(crate) multis: u64,
     pub(crate) pages: BTreeSet<u32>,
     /// What a Mapped entry has reserved and mapped.
