@@ -376,13 +376,17 @@ fn pause(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, stream: StreamRef) {
     {
         return;
     }
+    // Between the two a synchronise may have observed the free: then the chunks have gone home, and no point is left to be given.
+    let at = At { stream, seq: slow.state(stream.slot()).submitted };
+    if pool.device.order.observed(&STREAMS, stream) >= at.seq {
+        return;
+    }
     left.fetch_sub(1, Relaxed);
     slow.settle(stream, pool, e);
     slow.cache(stream.slot(), pool).entries[e].passed_over = 0;
     super::mapped::note_pause(slow, &mut shared, pool, e);
     let mut observed = Vec::new();
     shared.entries[e].observed.each(|index| observed.push(index));
-    let at = At { stream, seq: slow.state(stream.slot()).submitted };
     for &index in &observed {
         detach_any(slow, &mut shared, pool, e, index);
         block(index).set_flags(0);
@@ -727,4 +731,54 @@ pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
         list.push(stream);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry::POOLS;
+    use super::super::release;
+    use super::{STREAMS, Slow};
+    use crate::device::{self, ModelOptions};
+    use crate::order::At;
+    use crate::pool::{self, MemoryPoolConfig, PoolConfig};
+    use crate::{handle, stream};
+    use std::thread;
+
+    #[test]
+    fn what_another_thread_synchronised_with_meanwhile_does_not_pause() {
+        const CHUNK: u64 = 1 << 21;
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let config = MemoryPoolConfig::Mapped {
+            range_size: 1 << 30,
+            chunk_size: CHUNK,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let one = stream::create(device, Default::default()).unwrap();
+        let both = || [(); 2].map(|()| pool::alloc_async(pool, 2 * CHUNK, one).unwrap());
+        both().into_iter().for_each(|block| pool::free_async(block, one).unwrap());
+        // As in a tight entry: neither is to become recent.
+        let resolved = POOLS.resolve(pool).unwrap();
+        Slow::lock(&resolved.device).set_largest_recent(&resolved, 0, CHUNK);
+        let blocks = both();
+        let record = STREAMS.at(handle::slot(one.0));
+        let (me, submitted) = {
+            let state = record.state.lock();
+            (state.me, state.submitted)
+        };
+        // The last free has done all but its pause when another thread is through with a synchronise.
+        let mut slow = Slow::lock(&resolved.device);
+        let freeing = thread::spawn(move || blocks.into_iter().for_each(|block| pool::free_async(block, one).unwrap()));
+        while record.state.lock().submitted < submitted + 2 {
+            thread::yield_now();
+        }
+        release::observe(&mut slow, &[At { stream: me, seq: submitted + 2 }]);
+        drop(slow);
+        freeing.join().unwrap();
+        pool::check_invariants(pool).unwrap();
+        stream::destroy(one).unwrap();
+        pool::trim_to(pool, 0).unwrap();
+        assert_eq!(pool::stats(pool).unwrap().reserved, 0);
+    }
 }

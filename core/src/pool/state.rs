@@ -285,7 +285,7 @@ impl PoolCache {
         let front = u32::from(entry == 0 && !self.front.is_none());
         let own = &self.entries[entry];
         self.pool.entry_tally[entry].pauses.load(Relaxed) > 0
-            && own.recents().saturating_add(own.passed_over) + front >= 2
+            && own.recents().saturating_add(own.passed_over).saturating_add(front) >= 2
     }
 
     /// The first entry may pause, for all this stream knows, when a block for which `requested` bytes were asked is freed: that
