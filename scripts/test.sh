@@ -136,6 +136,10 @@ wanted=("$@")
 for stage in "${wanted[@]}"; do
     declare -F "stage_$stage" >/dev/null || die "no stage '$stage'; there are: ${stages[*]}"
 done
+# What these test is built first, and never older than the sources.
+for stage in "${wanted[@]}"; do
+    case $stage in ctest | gpu_check | header | package | valgrind | instructions) wanted+=(build) && break ;; esac
+done
 
 need_rust
 # rustup's minimal profile leaves these two out.
