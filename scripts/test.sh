@@ -89,13 +89,13 @@ stage_cuda_memory() {
     local out=${CARGO_TARGET_DIR:-$root/target}/debug host
     "$cargo" build --locked --package smp-cuda-tests --package simcuda
     export SMP_CUDA_LIBRARY=$out/libsimcuda.so
-    valgrind --quiet --error-exitcode=99 --leak-check=no "$out/cuda-programs" adversarial 1 7 --replay
+    valgrind --quiet --error-exitcode=99 --leak-check=no "$out/cuda-programs" adversarial 1 8 --replay
     # The stand-in is not built for it: as a driver would be, it is opened at run time.
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address "$cargo" build --locked --package smp-cuda-tests --target "$host" \
         --target-dir "$build/asan/cuda"
     out=$build/asan/cuda/$host/debug
-    for mode in adversarial lazy eager; do "$out/cuda-programs" $mode 1 21 --replay; done
+    for mode in adversarial lazy eager; do "$out/cuda-programs" $mode 1 24 --replay; done
     for which in steady-state another-context capturing forked recycled default-streams driver-figures; do
         SIMCUDA_DEVICES=2 "$out/cuda-cases" $which
     done

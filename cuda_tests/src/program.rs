@@ -93,6 +93,16 @@ pub const SETUPS: &[Setup] = &[
         memory: 0,
         checked: false,
     },
+    // Blocks of a chunk and more, which stay whole and come back when they are handed over.
+    Setup {
+        name: "mapped, large blocks",
+        supply: PageSupply::Plain,
+        granularity: 2 * MIB,
+        pools: &["mapped(range_size=64MiB, max_pool_size=24MiB)"],
+        largest: 8 * MIB,
+        memory: 0,
+        checked: false,
+    },
     Setup {
         name: "driver",
         supply: PageSupply::Plain,
