@@ -1009,9 +1009,18 @@ impl Program {
         let options = Options { alignment: 512, granularity: CHUNK, capacity: u64::MAX, lazy: dice.chance(50) };
         let max_pool_size = if dice.chance(15) { Some(1100 * CHUNK) } else { None };
         let range_size = dice.pick(&[4096, 4096, 1024, 900]) * CHUNK;
-        let mapped = Entry::Mapped { range_size, chunk_size: CHUNK, max_pool_size, dealloc_period: None };
+        let dealloc_period = if dice.chance(10) { Some(20 + dice.below(400)) } else { None };
+        let mixed = dice.chance(20);
+        let mapped = Entry::Mapped { range_size, chunk_size: CHUNK, max_pool_size, dealloc_period };
+        // What the first entry serves are the pool's allocations, too.
+        let sliced = Entry::Sliced {
+            page_size: 16 * CHUNK,
+            max_slice_size: Some(512),
+            max_pool_size: None,
+            dealloc_period: None,
+        };
         let config = Config {
-            entries: vec![mapped],
+            entries: if mixed { vec![sliced, mapped] } else { vec![mapped] },
             policy_1: true,
             policy_2: dice.chance(50),
             policy_3: dice.chance(50),
@@ -1060,6 +1069,13 @@ impl Program {
                     let size = (most / 64 + dice.below(8)) * CHUNK;
                     stay.push(alloc(&mut ops, size, 1));
                 }
+                if mixed && dice.chance(50) {
+                    let block = alloc(&mut ops, 512, 1);
+                    ops.push(Op::Free { block, stream: Some(1) });
+                }
+                if dice.chance(1) {
+                    ops.push(Op::Trim { pool: 3, keep: dice.below(most) * CHUNK });
+                }
                 while dice.chance(10) && !stay.is_empty() {
                     let block = stay.swap_remove(dice.below(stay.len() as u64) as usize);
                     ops.push(Op::Free { block, stream: Some(1) });
@@ -1071,6 +1087,13 @@ impl Program {
             if dice.chance(10) {
                 ops.push(Op::SyncStream { stream: 1 });
             }
+            if dice.chance(15) {
+                // The mark of used bytes is lowered, or what is idle goes back.
+                ops.push(match dice.chance(50) {
+                    true => Op::SetAttribute { pool: 3, attribute: 8, value: 0 },
+                    false => Op::Trim { pool: 3, keep: 0 },
+                });
+            }
             // Some of it is too large to become recent.
             for _ in 0..dice.below(12) {
                 let size = (1 + dice.below(2 + most / 32)) * CHUNK;
@@ -1081,6 +1104,9 @@ impl Program {
                 }
             }
             stay.push(weights);
+            if round + 1 == rounds && dice.chance(10) {
+                ops.push(Op::DestroyPool { pool: 3 });
+            }
             ops.extend(stay.iter().map(|&block| Op::Free { block, stream: Some(1) }));
         }
         Program { options, observer: dice.chance(30), ops }
