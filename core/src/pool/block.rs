@@ -109,7 +109,8 @@ impl Block {
 
     /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot that
     /// of its pool. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, another than the
-    /// pool's first entry, a block too large to become recent, or a record whose generations are used up. (No sequence number comes near a handle.)
+    /// pool's first entry, a block too large to become recent, or a record whose generations are used up. (No sequence number
+    /// comes near a handle.)
     #[inline(always)]
     pub(crate) fn pass(&self) -> u64 {
         self.min_seq.load(Relaxed)

@@ -8,7 +8,7 @@
 use super::block::{Block, GENERATION_LIMIT};
 use crate::handle;
 
-/// The first handle that a record cannot have, its slot left out.
+/// The first handle that is not for the quick way, its slot left out: the last that a record can have.
 const BEYOND: u64 = handle::encode(handle::Kind::Allocation, GENERATION_LIMIT, 0);
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Front {
         if self.bytes.wrapping_sub(size) < unit { Some((b, self.bytes, self.next)) } else { None }
     }
 
-    /// Whether a record cannot have this handle.
+    /// Whether a record could have no other handle after this one, if it could have this one.
     #[inline(always)]
     pub(crate) fn is_beyond(allocation: u64) -> bool {
         allocation >= BEYOND
