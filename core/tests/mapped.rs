@@ -897,6 +897,25 @@ fn handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees() 
 }
 
 #[test]
+fn handed_over_blocks_come_back_one_by_one_from_a_stream_with_more_than_256_own_blocks() {
+    for (small, then) in [(254, Reason::SameStream), (255, Reason::Event)] {
+        let b = bench();
+        let [one, _wall, two] = [2, 1, 3].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+        let blocks: Vec<_> = (0..2 * small).map(|_| b.alloc(512, b.t)).collect();
+        // What lies between them is live, so they do not merge.
+        for &block in blocks.iter().step_by(2) {
+            b.free(block, b.t);
+        }
+        b.free(one, b.t);
+        b.free(two, b.t);
+        follow(&b);
+        let [again, other] = [2, 3].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+        assert_eq!((b.at(again), b.reason(again)), (0, Reason::Event));
+        assert_eq!((b.at(other), b.reason(other)), (3 * CHUNK, then), "with {small} small ones");
+    }
+}
+
+#[test]
 fn a_block_with_users_comes_back_once_the_host_has_observed_the_only_one_that_is_not_followed() {
     let b = bench();
     let u = stream::create(b.device, StreamFlags { non_blocking: true, lazy: None }).unwrap();

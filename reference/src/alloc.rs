@@ -23,6 +23,8 @@ pub struct OutOfMemory {
 const MOST_QUESTIONS: usize = 8;
 /// The most times the callback is called in one allocation.
 const MOST_CALLBACKS: u64 = 16;
+/// Whole blocks come back from streams with at most so many own blocks in the entry.
+const MOST_LOOKED_AT: usize = 256;
 
 /// One allocation under way.
 pub(crate) struct Request {
@@ -356,11 +358,15 @@ impl Device {
         let observed = seq <= self.graph.streams[stream].observed;
         let own = if observed { Vec::new() } else { vec![Point { stream, seq }] };
         let mut came = false;
+        let blocks = || shelf.pages.iter().flat_map(|page| &page.blocks);
+        let many: Vec<bool> = (0..self.graph.streams.len())
+            .map(|holder| blocks().filter(|block| is_own(block, holder)).count() > MOST_LOOKED_AT)
+            .collect();
         for block in shelf.pages.iter_mut().flat_map(|page| &mut page.blocks) {
             if let State::Free { points, whole, .. } = &block.state
                 && !points.is_empty()
                 && !is_own(block, stream)
-                && (*whole || points.len() > 1)
+                && (points.len() > 1 || *whole && !many[points[0].stream])
                 && points.iter().all(|point| point.seq <= upto[point.stream])
             {
                 self.met.push(if *whole { "a whole block came back" } else { "a multi block came back" });

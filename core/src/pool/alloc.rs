@@ -35,6 +35,8 @@ pub(super) const MAX_QUESTIONS: usize = 8;
 const MAX_YIELDS: u32 = 8;
 /// How often the out-of-memory callback may ask for another try.
 const MAX_CALLBACKS: u32 = 16;
+/// Whole blocks come back from streams with at most so many own blocks in the entry, as all of these are looked at for them.
+const MOST_LOOKED_AT: u64 = 256;
 
 /// Allocates `size` bytes in stream order (`cuMemAllocFromPoolAsync`).
 ///
@@ -868,9 +870,15 @@ impl Request<'_> {
         let mut coming: Few<u32, 16> = Few::default();
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
+        let mut all = !kept;
         if !same {
             for &holder in holders.iter().filter(|&&holder| holder != me) {
-                if !slow.cache(holder.slot(), pool).entries[e].whole {
+                let own = &slow.cache(holder.slot(), pool).entries[e];
+                if !own.whole {
+                    continue;
+                }
+                if own.bins.as_ref().is_some_and(|bins| bins.count > MOST_LOOKED_AT) {
+                    all = false;
                     continue;
                 }
                 let upto = slow.state(holder.slot()).covered_by(&clock);
@@ -898,7 +906,7 @@ impl Request<'_> {
                 }
             }
         }
-        if !kept {
+        if all {
             slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, multis));
         }
         let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
