@@ -5,7 +5,7 @@ use super::alloc::{Found, Rank, Request, largest_per_stream, multis};
 use super::bins::Upto;
 use super::block::{FREE, MULTI, NIL, OBSERVED, block};
 use super::observer::{AllocDone, Event};
-use super::span::run_around;
+use super::span::{has_free_neighbour, run_around};
 use super::state::{Kind, PoolShared, STREAMS, Slow};
 use crate::device_source::cuda::Fence;
 use crate::error::{Error, Result, Status};
@@ -98,12 +98,17 @@ impl Request<'_> {
         }
         // Runs of any adjacent free blocks, whatever their points.
         let mut all: Vec<u32> = Vec::new();
+        let mut add = |index: u32| {
+            if has_free_neighbour(index) {
+                all.push(index);
+            }
+        };
         let own = &shared.entries[e];
-        own.observed.each(|index| all.push(index));
-        own.unused.each(|index| all.push(index));
-        all.extend(own.multi.iter().map(|&(.., index)| index));
+        own.observed.each(&mut add);
+        own.unused.each(&mut add);
+        own.multi.iter().for_each(|&(.., index)| add(index));
         for &holder in holders.iter() {
-            slow.bins(holder, pool, e).each(|index| all.push(index));
+            slow.bins(holder, pool, e).each(&mut add);
         }
         let members: HashSet<u32> = all.iter().copied().collect();
         let mut seen: HashSet<u32> = HashSet::new();

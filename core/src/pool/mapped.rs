@@ -15,7 +15,7 @@ use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
-use super::span::{Bound, touches};
+use super::span::{Bound, has_free_neighbour, touches};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
@@ -938,6 +938,8 @@ impl Request<'_> {
             slow.bins(holder, self.pool, e).each_from(least, &mut add);
         }
         if several {
+            // Small ones that lie alone hold no chunk, and there may be very many.
+            found.retain(|&(bytes, _, index)| bytes >= size || has_free_neighbour(index));
             found.sort_unstable_by_key(|&(_, address, _)| address);
             let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| touches(block(left.2), block(right.2));
             found = found.chunk_by(touch).map(|run| (run.iter().map(|b| b.0).sum(), run[0].1, run[0].2)).collect();

@@ -416,6 +416,12 @@ pub(super) fn touches(left: &Block, right: &Block) -> bool {
     left.page() == right.page() && left.end() == right.addr()
 }
 
+/// Whether a block beside it is free, whosever it is; one without is no part of a run.
+pub(super) fn has_free_neighbour(index: u32) -> bool {
+    let b = block(index);
+    [b.prev(), b.next()].into_iter().any(|near| near != NIL && block(near).has(FREE))
+}
+
 /// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
 /// block of the entry are locked, so what is free and accepted stays as it is.
 pub(super) fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
