@@ -340,7 +340,7 @@ impl Request<'_> {
 }
 
 /// So many blocks that are not free are gone through for a free one, rather than each free one's neighbours be looked at.
-const OTHERS_A_FREE_BLOCK: u64 = 8;
+const OTHERS_A_FREE_BLOCK: u64 = 2;
 
 /// What a [`Bound`] says of most streams, at hand.
 struct Limits {
