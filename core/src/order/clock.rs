@@ -47,80 +47,20 @@ impl Clock {
         }
     }
 
-    /// The clock of a stream `own` that has it, once it has waited for the point `at` of another, of which the clock is `other`:
-    /// without what `observed` says the host has observed, if streams come in that were not there.
+    /// The join of this clock, `other` and `extra`. If streams come in, without what `observed` says the host has observed.
+    pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
+        self.join_for(NO_STREAM, other, extra, observed)
+    }
+
+    /// The same for the clock of a stream `own`, which needs no entry in it.
     #[inline]
-    pub(crate) fn after_wait(
+    pub(crate) fn join_for(
         &self,
         own: StreamRef,
         other: &Clock,
-        at: (StreamRef, u64),
+        extra: &[(StreamRef, u64)],
         observed: impl Fn(StreamRef) -> u64,
     ) -> Clock {
-        let (ours, theirs) = (self.entries(), other.entries());
-        if ours.len() + theirs.len() >= FEW {
-            return self.join(other, &[at], |stream| if stream == own { u64::MAX } else { observed(stream) });
-        }
-        let mut here = [(NO_STREAM, 0); FEW];
-        let (mut i, mut j, mut count, mut new) = (0, 0, 0, false);
-        while let (Some(&a), Some(&b)) = (ours.get(i), theirs.get(j)) {
-            let entry = if a.0 == b.0 {
-                (i, j) = (i + 1, j + 1);
-                new |= b.1 > a.1;
-                (a.0, a.1.max(b.1))
-            } else if a.0 < b.0 {
-                i += 1;
-                a
-            } else {
-                j += 1;
-                if b.0 == own {
-                    continue;
-                }
-                new = true;
-                b
-            };
-            here[count & (FEW - 1)] = entry;
-            count += 1;
-        }
-        for &entry in &ours[i..] {
-            here[count & (FEW - 1)] = entry;
-            count += 1;
-        }
-        for &entry in theirs[j..].iter().filter(|entry| entry.0 != own) {
-            here[count & (FEW - 1)] = entry;
-            count += 1;
-            new = true;
-        }
-        match here[..count].iter().position(|entry| entry.0 >= at.0) {
-            Some(place) if here[place].0 == at.0 => {
-                new |= at.1 > here[place].1;
-                here[place].1 = here[place].1.max(at.1);
-            }
-            place => {
-                let place = place.unwrap_or(count);
-                here.copy_within(place..count, place + 1);
-                here[place] = at;
-                count += 1;
-                new = true;
-            }
-        }
-        if !new {
-            return self.clone();
-        }
-        if count > ours.len() {
-            let mut kept = 0;
-            for entry in 0..count {
-                let (stream, seq) = here[entry];
-                here[kept] = (stream, seq);
-                kept += usize::from(seq > observed(stream));
-            }
-            count = kept;
-        }
-        if count == 0 { Clock(None) } else { Clock(Some(here[..count].into())) }
-    }
-
-    /// The join of this clock, `other` and `extra`, without what `observed` says the host has observed.
-    pub(crate) fn join(&self, other: &Clock, extra: &[(StreamRef, u64)], observed: impl Fn(StreamRef) -> u64) -> Clock {
         let mut sorted: Few<(StreamRef, u64), 4> = Few::default();
         let extra = match extra {
             [] | [_] => extra,
@@ -141,26 +81,31 @@ impl Clock {
                 &mut heap[..]
             }
         };
-        let Some(count) = merge(self.entries(), other.entries(), extra, merged) else {
+        let Some(count) = merge(self.entries(), other.entries(), extra, own, merged) else {
             // What has been observed of it goes when something new comes.
             return self.clone();
         };
-        let mut kept = 0;
-        for at in 0..count {
-            let (stream, seq) = merged[at];
-            merged[kept] = (stream, seq);
-            kept += usize::from(seq > observed(stream));
+        let mut kept = count;
+        if count > self.entries().len() {
+            kept = 0;
+            for at in 0..count {
+                let (stream, seq) = merged[at];
+                merged[kept] = (stream, seq);
+                kept += usize::from(seq > observed(stream));
+            }
         }
         if kept == 0 { Clock(None) } else { Clock(Some(merged[..kept].into())) }
     }
 }
 
 /// Merges three lists of entries, each by ascending stream, into `merged`, which is long enough: how many there are. `None`: the
-/// first list has all that the others have.
+/// first list has all that the others have. Of `own` no entry is taken.
+#[inline(always)]
 fn merge(
     ours: &[(StreamRef, u64)],
     theirs: &[(StreamRef, u64)],
     further: &[(StreamRef, u64)],
+    own: StreamRef,
     merged: &mut [(StreamRef, u64)],
 ) -> Option<usize> {
     let at = |entries: &[(StreamRef, u64)], index: usize| match entries.get(index) {
@@ -192,8 +137,10 @@ fn merge(
             k += 1;
             c = at(further, k);
         }
-        new |= seq > had;
-        merged[count] = (stream, seq);
-        count += 1;
+        if stream != own {
+            new |= seq > had;
+            merged[count] = (stream, seq);
+            count += 1;
+        }
     }
 }

@@ -214,9 +214,8 @@ impl Order {
             let extra: Few<(StreamRef, u64), 4> =
                 deps.iter().filter(|dep| dep.stream != state.me).map(|dep| (dep.stream, dep.seq)).collect();
             let none = Clock::default();
-            let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
-                if s == state.me { u64::MAX } else { self.observed(table, s) }
-            });
+            let observed = |stream| self.observed(table, stream);
+            let clock = state.clock.join_for(state.me, after.unwrap_or(&none), &extra, observed);
             state.set_clock(first, clock, stream.observed());
         }
         deps.retain(|dep| dep.stream != state.me && !self.done(table, dep));
@@ -234,7 +233,7 @@ impl Order {
         let mut deps = Points::default();
         if at.stream != state.me {
             let observed = |stream| self.observed(table, stream);
-            let clock = state.clock.after_wait(state.me, clock, (at.stream, at.seq), observed);
+            let clock = state.clock.join_for(state.me, clock, &[(at.stream, at.seq)], observed);
             state.set_clock(state.submitted + 1, clock, stream.observed());
             if !self.done(table, at) {
                 deps.push(at);
@@ -292,9 +291,8 @@ impl Order {
         let stream = table.at(self.legacy.slot());
         let mut state = stream.state.lock();
         let none = Clock::default();
-        let clock = state.clock.join(after.unwrap_or(&none), &extra, |s| {
-            if s == self.legacy { u64::MAX } else { self.observed(table, s) }
-        });
+        let observed = |stream| self.observed(table, stream);
+        let clock = state.clock.join_for(self.legacy, after.unwrap_or(&none), &extra, observed);
         state.set_clock(first, clock.clone(), stream.observed());
         state.replace_deps(first, deps);
         drop(state);
