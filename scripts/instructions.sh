@@ -9,8 +9,11 @@ given=${1:+$(realpath -m "$1")}
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 build=${given:-$root/build/release}
 need valgrind=valgrind gcc=gcc /usr/include/valgrind/callgrind.h=valgrind
-[ -f "$build/lib/libsmp.so" ] || { need_rust; need cmake=cmake make=make; }
-[ -f "$build/lib/libsmp.so" ] || build_tree "$build" >/dev/null
+if [ ! -f "$build/lib/libsmp.so" ]; then
+    need_rust
+    need cmake=cmake make=make
+    build_tree "$build" >/dev/null
+fi
 
 work=$build/instructions
 mkdir -p "$work"

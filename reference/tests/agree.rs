@@ -473,6 +473,15 @@ fn report(seed: u64, program: &Program, failure: &Disagreement) -> String {
     )
 }
 
+/// How often a program meets each case that the reference names.
+fn count_cases(program: &Program, met: &mut HashMap<&'static str, u64>) {
+    let mut reference = Reference::new(program.options);
+    program.ops.iter().for_each(|op| drop(reference.apply(op)));
+    for &case in reference.cases() {
+        *met.entry(case).or_default() += 1;
+    }
+}
+
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
@@ -533,11 +542,7 @@ fn property_core_and_reference_agree_on_tight_entries() {
             let (program, failure) = shrink(program, failure);
             panic!("{}", report(seed, &program, &failure));
         }
-        let mut reference = Reference::new(program.options);
-        program.ops.iter().for_each(|op| drop(reference.apply(op)));
-        for &case in reference.cases() {
-            *met.entry(case).or_default() += 1;
-        }
+        count_cases(&program, &mut met);
     }
     let wanted = [
         "becomes tight",
@@ -562,11 +567,7 @@ fn property_core_and_reference_agree_on_more_recent_blocks_than_are_kept() {
             let failure = judge(&program, 1).err().unwrap_or(failure);
             panic!("seed {seed}, call {} ({:?}):\n    {}", failure.step, program.ops[failure.step], failure.what);
         }
-        let mut reference = Reference::new(program.options);
-        program.ops.iter().for_each(|op| drop(reference.apply(op)));
-        for &case in reference.cases() {
-            *met.entry(case).or_default() += 1;
-        }
+        count_cases(&program, &mut met);
     }
     let wanted = [
         "recent: as many as there may be",

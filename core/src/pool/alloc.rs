@@ -852,7 +852,7 @@ impl Request<'_> {
     /// point precedes its last operation become its own. `false`: there are none. `holders`: those at hand, and whether there
     /// are others.
     fn come_back(
-        &mut self,
+        &self,
         slow: &mut Slow<'_>,
         shared: &mut PoolShared,
         e: usize,
@@ -866,7 +866,7 @@ impl Request<'_> {
         // A barrier that none of its operations is ordered after yet does not count: the blocks get the last one's point.
         let clock = if state.is_legacy() { now.clone() } else { state.clock.clone() };
         let at = At { stream: me, seq: state.submitted };
-        let multis = shared.entries[e].multis;
+        let changes = shared.entries[e].multi_changes;
         let mut coming: Few<u32, 16> = Few::default();
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
@@ -898,7 +898,7 @@ impl Request<'_> {
                 own.whole = left;
             }
         }
-        if !same || seen != Some(multis) {
+        if !same || seen != Some(changes) {
             for &(.., index) in &shared.entries[e].multi {
                 let precedes = |at: &At| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq;
                 if shared.points[&index].iter().all(precedes) {
@@ -907,7 +907,7 @@ impl Request<'_> {
             }
         }
         if all {
-            slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, multis));
+            slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, changes));
         }
         let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
         for &index in coming.iter() {

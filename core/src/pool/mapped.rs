@@ -255,6 +255,7 @@ impl Mapping {
     pub(crate) fn chunks(&self) -> u64 {
         self.mapped + self.spare.len() as u64
     }
+    /// How many vacant blocks there are.
     pub(crate) fn vacant_blocks(&self) -> u64 {
         self.vacant.len() as u64
     }

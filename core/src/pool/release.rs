@@ -385,7 +385,7 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             if points.len() > 1 {
                 shared.points.insert(index, points);
                 // Fewer streams need be followed for it.
-                shared.entries[e].multis += 1;
+                shared.entries[e].multi_changes += 1;
             } else {
                 shared.entries[e].multi.remove(&key);
                 shared.entries[e].multi_bytes -= key.0;

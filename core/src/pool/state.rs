@@ -159,7 +159,7 @@ pub(crate) struct EntryCache {
     pub(crate) published: bool,
     /// Some of the free blocks may be whole.
     pub(crate) whole: bool,
-    /// What the stream was ordered after when blocks last came back to it, and the entry's [`EntryShared::multis`] then.
+    /// What the stream was ordered after when blocks last came back to it, and the entry's [`EntryShared::multi_changes`] then.
     pub(crate) came_back: Option<(Clock, u64)>,
     pub(crate) counts: Counts,
 }
@@ -734,6 +734,7 @@ impl Tally {
         let largest_recent = if entry.keeps_recent() { u64::MAX } else { 0 };
         Tally { largest_recent: largest_recent.into(), ..Default::default() }
     }
+
     /// A page is being asked for: its quota is taken.
     pub(crate) fn ask(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Relaxed);
@@ -896,7 +897,7 @@ pub(crate) struct EntryShared {
     pub(crate) multi: BTreeSet<(u64, u64, u32)>,
     pub(crate) multi_bytes: u64,
     /// Counts what came to `multi`, and what has fewer points there than it had.
-    pub(crate) multis: u64,
+    pub(crate) multi_changes: u64,
     pub(crate) pages: BTreeSet<u32>,
     /// What a Mapped entry has reserved and mapped.
     pub(crate) mapped: Mapping,
@@ -916,7 +917,7 @@ impl EntryShared {
             unused: Bins::new(),
             multi: BTreeSet::new(),
             multi_bytes: 0,
-            multis: 0,
+            multi_changes: 0,
             pages: BTreeSet::new(),
             mapped: Mapping::default(),
             sole: Sole::None,
@@ -957,7 +958,7 @@ impl PoolShared {
         let (b, own) = (block(index), &mut self.entries[entry]);
         own.multi.insert((b.size(), b.addr(), index));
         own.multi_bytes += b.size();
-        own.multis += 1;
+        own.multi_changes += 1;
         self.points.insert(index, points.iter().copied().collect());
     }
 
@@ -2031,13 +2032,7 @@ fn settle_one(
         if settled {
             bins.remove_sized(prev, p, bytes);
         }
-        let next = b.next();
-        grow(p, b, b.size(), next);
-        p.set_next(next);
-        if next != NIL {
-            block(next).set_prev(prev);
-        }
-        stock.give_record(index, b);
+        absorb(prev, p, index, b, stock);
         merges += 1;
         if !settled {
             return merges;
@@ -2052,22 +2047,16 @@ fn settle_one(
 /// does it lose its size, for a look-up goes from link to link.
 #[inline(always)]
 fn grow(b: &Block, right: &Block, bytes: u64, next: u32) {
-    forget_start(b, right, bytes, next);
+    // (Where nothing starts any more, the index may name what started there.)
+    let start = right.addr();
+    if page::apart(b.addr(), start) && next != NIL && !page::apart(start, start + bytes) {
+        page(b.page()).set_first(start, next);
+    }
     let seq = right.seq();
     if seq > b.seq() {
         b.set_seq(seq);
     }
     b.add_bytes(bytes);
-}
-
-/// A block of `bytes`, with `next` to its right, becomes part of the one to its left: where it started nothing does any more.
-/// (Where nothing starts any more, the index may name what started there.)
-#[inline(always)]
-fn forget_start(left: &Block, right: &Block, bytes: u64, next: u32) {
-    let start = right.addr();
-    if page::apart(left.addr(), start) && next != NIL && !page::apart(start, start + bytes) {
-        page(left.page()).set_first(start, next);
-    }
 }
 
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
@@ -2129,18 +2118,16 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
     }
 }
 
-/// `right` becomes part of `left`; neither is in a structure.
+/// `right` becomes part of `left`; neither is in a structure, but that the left one may be in a chain of recent blocks.
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
-    let (own, other) = (l.size_flags(), r.size_flags());
-    let next = r.next();
-    forget_start(l, r, Block::size_in(other), next);
-    l.set_seq(l.seq().max(r.seq()));
+    let (own, other, next) = (l.size_flags(), r.size_flags(), r.next());
+    grow(l, r, Block::size_in(other), next);
+    l.set_size_flags(l.size(), FREE | own & other & UNUSED | own & RECENT);
     l.set_next(next);
     if next != NIL {
         block(next).set_prev(left);
     }
-    l.set_size_flags(Block::size_in(own) + Block::size_in(other), FREE | own & other & UNUSED);
     stock.give_record(right, r);
 }
 
