@@ -517,6 +517,34 @@ static void a_larger_alignment_is_given_and_its_padding_is_used(void)
     scene_end(&t);
 }
 
+static void an_alignment_that_every_block_has_changes_nothing_and_a_bad_one_is_refused_though_a_block_is_at_hand(void)
+{
+    struct scene t = lazy("preset(mapped)");
+    static const uint64_t good[] = {1, 16, 256, 512}, bad[] = {3, 511, 513, 768, UINT64_C(1) << 40, UINT64_MAX};
+    smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+    smp_allocation a = alloc_on(t.pool, 4096, t.s1);
+    uint64_t place = address(a);
+    size_t i;
+    desc.stream = t.s1;
+    desc.size = 4096;
+    for (i = 0; i < sizeof good / sizeof *good; ++i) {
+        CHECK_STATUS(smp_free_async(a, t.s1), SMP_SUCCESS);
+        desc.alignment = good[i];
+        CHECK_STATUS(smp_alloc_async_ex(t.pool, &desc, &a), SMP_SUCCESS);
+        CHECK_EQ(address(a), place);
+        CHECK_EQ(block_size(a), 4096);
+        CHECK_EQ(allocation_info(a).reason, SMP_REASON_SAME_STREAM);
+    }
+    CHECK_STATUS(smp_free_async(a, t.s1), SMP_SUCCESS);
+    for (i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        desc.alignment = bad[i];
+        CHECK_REFUSED(smp_alloc_async_ex(t.pool, &desc, &a), SMP_ERROR_INVALID_VALUE, "alignment");
+        CHECK_NULL(a);
+    }
+    CHECK_EQ(pool_stats(t.pool).live, 0);
+    scene_end(&t);
+}
+
 static void a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted(void)
 {
     struct scene t = lazy("sliced(page_size=1MiB)");
@@ -1110,6 +1138,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN(trim_passes_over_a_page_that_would_leave_too_little)
           RUN_ANY_PACE(a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset)
           RUN(a_released_pages_address_is_not_given_out_again)
+          RUN_ANY_PACE(an_alignment_that_every_block_has_changes_nothing_and_a_bad_one_is_refused_though_a_block_is_at_hand),
           RUN_ANY_PACE(a_larger_alignment_is_given_and_its_padding_is_used)
           RUN_ANY_PACE(a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted)
           RUN_ANY_PACE(zero_bytes_get_a_distinct_block_of_one_alignment_unit)

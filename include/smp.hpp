@@ -295,12 +295,17 @@ public:
     /** As allocate, into `out`. */
     [[nodiscard]] smp_status try_allocate(std::uint64_t size, smp_stream stream, std::uint64_t alignment,
                                           allocation &out) const noexcept {
-        smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
-        desc.size = size;
-        desc.alignment = alignment;
-        desc.stream = stream;
         smp_allocation handle = nullptr;
-        const smp_status status = smp_alloc_async_ex(handle_, &desc, &handle);
+        smp_status status = SMP_SUCCESS;
+        if (alignment == 0) {
+            status = smp_alloc_async(handle_, size, stream, &handle);
+        } else {
+            smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+            desc.size = size;
+            desc.alignment = alignment;
+            desc.stream = stream;
+            status = smp_alloc_async_ex(handle_, &desc, &handle);
+        }
         if (status == SMP_SUCCESS) {
             out = allocation(handle, stream);
         }

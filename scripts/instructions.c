@@ -1,9 +1,9 @@
 /* The steady state that scripts/instructions.sh counts: N blocks stay live; each round frees a few of them and
  * allocates as many of other sizes, in one of three orders. Under callgrind instrumentation is on only while the rounds
  * run, so the building of the N blocks costs nothing and counts nothing; callgrind is told to count only what lies
- * inside smp_alloc_async and smp_free_async.
+ * inside the functions that are called for that: of handles, with a description, or of pointers.
  *
- * instructions LIVE_BLOCKS lifo|fifo|random
+ * instructions LIVE_BLOCKS lifo|fifo|random [handle|described|pointer]
  * Prints the number of alloc and free pairs that were counted.
  */
 #include <smp.h>
@@ -42,21 +42,51 @@ static void must(smp_status status, const char *what)
     }
 }
 
+enum way { HANDLE, DESCRIBED, POINTER };
+
+static smp_status allocate(enum way way, smp_pool pool, uint64_t size, smp_stream stream, void **out)
+{
+    smp_allocation block = NULL;
+    smp_status status;
+    if (way == POINTER) {
+        return smp_alloc_ptr_async(pool, size, stream, out);
+    }
+    if (way == HANDLE) {
+        status = smp_alloc_async(pool, size, stream, &block);
+    } else {
+        smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+        desc.size = size;
+        desc.alignment = 256;
+        desc.stream = stream;
+        status = smp_alloc_async_ex(pool, &desc, &block);
+    }
+    *out = block;
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     smp_device_desc desc = SMP_DEVICE_DESC_INIT;
     smp_device device = NULL;
     smp_pool pool = NULL;
     smp_stream stream = NULL;
-    smp_allocation *live, taken[BURST];
+    void **live, *taken[BURST]; /* handles or pointers */
     uint64_t sizes[BURST];
     size_t n, capacity, head = 0, tail, i;
     long round;
     int lifo, fifo;
+    enum way way = HANDLE;
 
-    if (argc != 3 || (n = (size_t)strtoull(argv[1], NULL, 10)) < BURST) {
-        fprintf(stderr, "usage: instructions LIVE_BLOCKS lifo|fifo|random\n");
+    if (argc < 3 || argc > 4 || (n = (size_t)strtoull(argv[1], NULL, 10)) < BURST) {
+        fprintf(stderr, "usage: instructions LIVE_BLOCKS lifo|fifo|random [handle|described|pointer]\n");
         return 2;
+    }
+    if (argc == 4) {
+        way = strcmp(argv[3], "described") == 0 ? DESCRIBED : strcmp(argv[3], "pointer") == 0 ? POINTER : HANDLE;
+        if (way == HANDLE && strcmp(argv[3], "handle") != 0) {
+            fprintf(stderr, "instructions: no such way: %s\n", argv[3]);
+            return 2;
+        }
     }
     lifo = strcmp(argv[2], "lifo") == 0;
     fifo = strcmp(argv[2], "fifo") == 0;
@@ -72,13 +102,13 @@ int main(int argc, char **argv)
 
     /* A ring: FIFO takes from the head, LIFO and random from and to the tail. */
     capacity = n + (size_t)(WARM_ROUNDS + ROUNDS) * BURST;
-    live = (smp_allocation *)malloc(capacity * sizeof *live);
+    live = (void **)malloc(capacity * sizeof *live);
     if (live == NULL) {
         fprintf(stderr, "instructions: no memory\n");
         return 1;
     }
     for (tail = 0; tail < n; ++tail) {
-        must(smp_alloc_async(pool, draw_size(), stream, &live[tail]), "alloc");
+        must(allocate(way, pool, draw_size(), stream, &live[tail]), "alloc");
     }
 
     for (round = 0; round < WARM_ROUNDS + ROUNDS; ++round) {
@@ -96,10 +126,12 @@ int main(int argc, char **argv)
             CALLGRIND_START_INSTRUMENTATION;
         }
         for (i = 0; i < BURST; ++i) {
-            if (smp_free_async(taken[i], stream) != SMP_SUCCESS) must(SMP_ERROR_INTERNAL, "free");
+            must(way == POINTER ? smp_free_ptr_async(device, taken[i], stream)
+                                : smp_free_async((smp_allocation)taken[i], stream),
+                 "free");
         }
         for (i = 0; i < BURST; ++i) {
-            if (smp_alloc_async(pool, sizes[i], stream, &live[tail++]) != SMP_SUCCESS) must(SMP_ERROR_INTERNAL, "alloc");
+            must(allocate(way, pool, sizes[i], stream, &live[tail++]), "alloc");
         }
     }
     CALLGRIND_STOP_INSTRUMENTATION;

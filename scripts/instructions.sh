@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Instructions per allocation and free through the shipped library, by the number of live blocks and the order in which
-# they go: the cost must not grow with the blocks. Fails if a figure is above twice that of 10 live blocks.
+# they go: the cost must not grow with the blocks, nor much with the way of asking. Fails if a figure is above twice that of 10
+# live blocks, or, of calls with a description or by pointer, above three times that of calls by handle.
 #
 # instructions.sh [BUILD_DIR]    BUILD_DIR: a built tree of the top-level CMakeLists.txt (default: build/release)
-# Counted by callgrind, inside smp_alloc_async and smp_free_async only; the figures are the same at every run.
+# Counted by callgrind, inside the library's calls only; the figures are the same at every run.
 given=${1:+$(realpath -m "$1")}
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,10 +22,11 @@ mkdir -p "$work"
 gcc -std=c99 -O2 -Wall -Wextra -Iinclude scripts/instructions.c -o "$work/instructions" \
     -L"$build/lib" -lsmp -Wl,-rpath,"$build/lib" -Wl,-z,now
 
-count() { # count LIVE ORDER: instructions per pair
-    local out=$work/callgrind.$1.$2 pairs total
-    pairs=$(valgrind --tool=callgrind --instr-atstart=no --toggle-collect=smp_alloc_async \
-        --toggle-collect=smp_free_async --callgrind-out-file="$out" "$work/instructions" "$1" "$2" 2>"$out.log") ||
+count() { # count LIVE ORDER [WAY]: instructions per pair
+    local out=$work/callgrind.$1.$2.${3:-handle} pairs total
+    pairs=$(valgrind --tool=callgrind --instr-atstart=no --toggle-collect=smp_alloc_async --toggle-collect=smp_free_async \
+        --toggle-collect=smp_alloc_async_ex --toggle-collect=smp_alloc_ptr_async --toggle-collect=smp_free_ptr_async \
+        --callgrind-out-file="$out" "$work/instructions" "$1" "$2" "${3:-handle}" 2>"$out.log") ||
         { cat "$out.log" >&2; die "the run with $1 live blocks in $2 order failed"; }
     total=$(awk '/^totals:/ {print $2}' "$out")
     [ "${total:-0}" -gt 0 ] || die "callgrind counted nothing with $1 live blocks in $2 order"
@@ -45,3 +47,10 @@ for order in lifo fifo random; do
     printf '%-8s %10s %10s %10s %10s\n' $order "${row[@]}"
 done
 [ $bad = 0 ] || die "above twice the figure of 10 live blocks: $over"
+
+handle=$(count 1000 random)
+for way in described pointer; do
+    figure=$(count 1000 random $way)
+    say "random order, 1,000 live blocks, $way: $figure; by handle: $handle"
+    [ "$figure" -le $((3 * handle)) ] || die "calls of the kind $way take more than three times what those by handle take"
+done

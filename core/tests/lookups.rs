@@ -6,6 +6,7 @@ use smp_core::pool::{self, MemoryPoolConfig, PoolConfig};
 use smp_core::{AllocationId, DeviceId, PoolId, StreamId, stream};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::Instant;
 
 const KIB: u64 = 1 << 10;
@@ -249,4 +250,52 @@ fn a_live_block_is_found_whatever_happens_beside_it() {
         });
         pool::check_invariants(case.pool).unwrap();
     }
+}
+
+/// Where a pointer was asked for, the thread remembers what it was the pointer of.
+#[test]
+fn a_pointer_that_was_asked_for_is_its_allocations_only_while_that_is_live() {
+    for config in [sliced(2 * MIB), mapped(64 * GIB, 2 * MIB)] {
+        let (mut case, mut other) = (Case::new(512, config.clone()), Case::new(512, config));
+        let mut random = Random(7);
+        let mut gone: Vec<u64> = Vec::new();
+        for _ in 0..4000 {
+            // (Two model devices give the same addresses.)
+            let (here, there) = if random.below(2) == 0 { (&mut case, &other) } else { (&mut other, &case) };
+            let stream = random.below(3) as usize;
+            if here.live.len() < 20 || random.below(2) == 0 {
+                let at = here.alloc(random.size(100, 10), stream);
+                assert_eq!(pool::pointer(here.live[&at].1), at);
+                there.look_up(at);
+            } else {
+                let at = here.any(&mut random);
+                here.free(at, stream);
+                there.look_up(at);
+                gone.push(at);
+            }
+            here.look_up(here.any(&mut random));
+            // Free now, another block's, or of the same block allocated again.
+            if !gone.is_empty() {
+                let at = gone[random.below(gone.len() as u64) as usize];
+                here.look_up(at);
+                there.look_up(at);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pointer_that_one_thread_freed_is_not_found_by_another_that_asked_for_it() {
+    let mut case = Case::new(512, mapped(64 * GIB, 2 * MIB));
+    let at = case.alloc(1000, 0);
+    let first = case.live[&at].1;
+    assert_eq!(pool::pointer(first), at);
+    assert_eq!(pool::find(case.device, at).ok(), Some((first, 0)));
+    thread::scope(|scope| scope.spawn(|| pool::free_async(first, case.streams[0]).unwrap()).join()).unwrap();
+    assert!(pool::find(case.device, at).is_err());
+    let second = thread::scope(|scope| {
+        scope.spawn(|| pool::alloc_async(case.pool, 1000, case.streams[0]).unwrap()).join().unwrap()
+    });
+    assert_eq!(pool::info(second).unwrap().address, at);
+    assert_eq!(pool::find(case.device, at).ok(), Some((second, 0)));
 }

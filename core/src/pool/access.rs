@@ -112,7 +112,7 @@ pub struct Verdict {
 pub fn note(device: DeviceId, ptr: u64, size: u64, stream: StreamId, kind: AccessKind) -> Result<Verdict> {
     let (device, stream) = crate::runtime::resolve_both(device, stream)?;
     let _serial = device.enter();
-    let place = super::locate(&device, ptr);
+    let place = super::pointers::locate(&device, ptr);
     let home = place.and_then(|(index, _)| POOLS.by_slot(page(block(index).page()).pool.load(Relaxed)));
     // Notes on a pool are taken one at a time, so that what is judged second finds the first one recorded.
     let _noting = home.as_ref().map(|pool| pool.accesses.noting.lock());
@@ -210,7 +210,7 @@ impl Judge<'_> {
     /// Finds the block under `ptr` and holds its lock, so that it stays what it is while `slow` lives.
     fn memory(&self, slow: &mut Slow<'_>, ptr: u64) -> Memory {
         loop {
-            let Some((index, address)) = super::locate(self.device, ptr) else { return Memory::Unknown };
+            let Some((index, address)) = super::pointers::locate(self.device, ptr) else { return Memory::Unknown };
             let b = block(index);
             let owner = b.stream();
             if !matches!(owner, OBSERVED | MULTI | HOST) {

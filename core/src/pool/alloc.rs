@@ -200,7 +200,7 @@ pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -
         }
         None => drop(missed),
     }
-    alloc_async_with(pool, size, stream, &AllocOptions::default())
+    alloc_slow(pool, size, stream, &AllocOptions::default())
 }
 
 /// Both ways on a stream's record.
@@ -213,10 +213,19 @@ fn hot(pool: PoolId, size: u64, record: &'static Stream<Caches>, key: u64) -> Op
     }
 }
 
-/// The hot path on a default stream, and where a CUDA device has been opened in the process. On such a device the driver is
-/// asked whether the stream is capturing, and an event recorded if one is owed; nothing else is.
+/// Where a CUDA device has been opened in the process, and on a default stream.
 #[inline(never)]
 fn alloc_other(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    match hot_other(pool, size, stream)? {
+        Some(done) => Ok(done),
+        None => alloc_slow(pool, size, stream, &AllocOptions::default()),
+    }
+}
+
+/// The hot path there. On a CUDA device the driver is asked whether the stream is capturing, and an event recorded if one is owed;
+/// nothing else is.
+#[inline(never)]
+fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<AllocationId>> {
     native::refuse_forked()?;
     let facts = handle::decode(handle::Kind::Pool, pool.0).and_then(|(slot, _)| Some((slot, POOLS.native(slot)?)));
     let Some((pool_slot, facts)) = facts else {
@@ -224,10 +233,7 @@ fn alloc_other(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId
             0 | 1 => POOLS.legacy(pool).and_then(|slot| Some((STREAMS.get(slot)?, order::LEGACY))),
             bits => STREAMS.get(handle::slot(bits)).map(|record| (record, bits)),
         };
-        return match named.and_then(|(record, key)| hot(pool, size, record, key)) {
-            Some(done) => Ok(done),
-            None => alloc_async_with(pool, size, stream, &AllocOptions::default()),
-        };
+        return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?
         && let Some(done) = hot(pool, size, record, key)
@@ -235,9 +241,9 @@ fn alloc_other(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId
         if record.watch.load(Relaxed) & native::OWES != 0 {
             facts.after_call(pool_slot, stream, false);
         }
-        return Ok(done);
+        return Ok(Some(done));
     }
-    alloc_async_with(pool, size, stream, &AllocOptions::default())
+    Ok(None)
 }
 
 /// The whole hot path on a stream's record, which is locked: its own free blocks, one operation. `None`: the slow path
@@ -398,7 +404,26 @@ pub(super) fn settle_after(guard: StreamGuard, pool_slot: u32) {
 }
 
 /// As [`alloc_async`], with a larger alignment or a name.
+///
+/// # Errors
+/// As [`alloc_async`]; [`Status::InvalidValue`] for a bad alignment.
 pub fn alloc_async_with(pool: PoolId, size: u64, stream: StreamId, options: &AllocOptions<'_>) -> Result<AllocationId> {
+    // What the options ask for, every block has.
+    if options.name.is_none() && (options.alignment == 0 || POOLS.aligns(pool, options.alignment)) {
+        let done = match native::is_plain(stream) {
+            true => STREAMS.get(handle::slot(stream.0)).and_then(|record| hot(pool, size, record, stream.0)),
+            false => hot_other(pool, size, stream)?,
+        };
+        if let Some(done) = done {
+            return Ok(done);
+        }
+    }
+    alloc_slow(pool, size, stream, options)
+}
+
+/// What no quick way served.
+#[inline(never)]
+fn alloc_slow(pool: PoolId, size: u64, stream: StreamId, options: &AllocOptions<'_>) -> Result<AllocationId> {
     let pool = POOLS.resolve(pool)?;
     let device = &pool.device;
     let me = crate::runtime::resolve_stream(device, stream)?;

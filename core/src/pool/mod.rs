@@ -17,6 +17,7 @@ mod internal;
 mod mapped;
 pub mod observer;
 mod page;
+mod pointers;
 mod recents;
 mod registry;
 pub(crate) mod release;
@@ -29,6 +30,7 @@ pub use alloc::{Left, Locked, Missed, Record, alloc, alloc_async, alloc_async_wi
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
 pub use free::{add_user, free, free_async, free_missed, free_observed, free_quick};
+pub use pointers::{find, pointer};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
 
@@ -37,9 +39,10 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, StreamOrderId};
 use crate::rules;
-use block::{HOST, LIVE, NAMED, block};
+use block::{HOST, NAMED};
 use observer::Event;
 use page::page;
+use pointers::pointer_of;
 use registry::POOLS;
 use state::{Entry, Pool, STREAMS, Slow};
 use std::sync::Arc;
@@ -446,23 +449,6 @@ fn read_live<T>(allocation: AllocationId, read: impl Fn(u32, &block::Block) -> T
     Ok(value)
 }
 
-fn pointer_of(b: &block::Block) -> u64 {
-    let home = page(b.page());
-    match home.pointer.load(Relaxed) {
-        0 if crate::runtime::native::any() => driver_pointer(home.pool.load(Relaxed), b).unwrap_or_else(|| b.address()),
-        0 => b.address(),
-        pointer => pointer.wrapping_add(b.address().wrapping_sub(home.base.load(Relaxed))),
-    }
-}
-
-/// The pointer of a *driver* pool's block.
-#[cold]
-fn driver_pointer(pool_slot: u32, b: &block::Block) -> Option<u64> {
-    let pool = POOLS.by_slot(pool_slot)?;
-    let index = page(b.page()).block_at(b.page(), b.addr())?;
-    pool.shadow.as_ref()?.pointer(index)
-}
-
 /// The attributes 1–8 of a pool of preset *driver*, by the model and by the driver.
 ///
 /// # Errors
@@ -471,11 +457,6 @@ pub fn compare_with_driver(pool: PoolId) -> Result<Vec<Compared>> {
     let pool = POOLS.resolve(pool)?;
     pool.device.sound_cuda()?;
     driver::compare(&pool)
-}
-
-/// What pointer-returning calls give for an allocation: 0 if the handle is bad.
-pub fn pointer(allocation: AllocationId) -> u64 {
-    read_live(allocation, |_, b| pointer_of(b)).unwrap_or(0)
 }
 
 /// Everything known of a live allocation.
@@ -543,62 +524,6 @@ pub fn is_ready_on(allocation: AllocationId, stream: StreamId) -> Result<Order> 
         (false, false) => Order::Refuted,
         (false, true) => Order::Unproven,
     })
-}
-
-/// The live allocation of whose bytes asked for `pointer` (model address, device or host pointer) is one, and the offset of
-/// `pointer` from the address that was given out. A block's padding, before and after those bytes, is nobody's; of a
-/// zero-sized allocation the address itself is found.
-///
-/// # Errors
-/// [`Status::InvalidValue`] if it is none of a live allocation's.
-pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
-    let device = crate::runtime::resolve_device(device)?;
-    find_on(&device, pointer)
-}
-
-pub(crate) fn find_on(device: &state::Device, pointer: u64) -> Result<(AllocationId, u64)> {
-    locate(device, pointer)
-        .and_then(|(index, addr)| {
-            let b = block(index);
-            let generation = b.generation();
-            let offset = addr.checked_sub(b.address())?;
-            (b.has(LIVE) && offset < b.requested().max(1)).then(|| {
-                let allocation = AllocationId(handle::encode(handle::Kind::Allocation, generation, index));
-                (allocation, offset)
-            })
-        })
-        .ok_or_else(|| {
-            Error::new(
-                Status::InvalidValue,
-                format_args!("pointer {pointer:#x} is in no live allocation of the device"),
-            )
-        })
-}
-
-/// The block that holds `pointer`, live or free, and the pointer's model address.
-pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)> {
-    let (slot, addr) = if (state::FIRST_ADDRESS..state::END_ADDRESS).contains(&pointer) {
-        let pages = device.by_address.read();
-        let (_, &slot) = pages.range(..=pointer).next_back()?;
-        (slot, pointer)
-    } else {
-        let found = {
-            let pages = device.by_pointer.read();
-            pages.range(..=pointer).next_back().map(|(&base, &slot)| (base, slot))
-        };
-        if device.cuda().is_some()
-            && let Some((index, offset)) = driver::locate(device, pointer)
-        {
-            return Some((index, block(index).address().checked_add(offset)?));
-        }
-        let (base, slot) = found?;
-        (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?)
-    };
-    let record = page(slot);
-    if addr.wrapping_sub(record.base.load(Relaxed)) >= record.bytes.load(Relaxed) {
-        return None;
-    }
-    Some((record.block_at(slot, addr)?, addr))
 }
 
 /// Compares every structure of the pool with its rules. Slow; for tests.

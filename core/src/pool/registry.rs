@@ -17,6 +17,8 @@ pub(crate) struct PoolSlot {
     legacy: AtomicU32,
     /// Bits below, and the device's slot above them; for calls that look before they lock.
     native: AtomicU32,
+    /// The device's alignment in bytes.
+    alignment: AtomicU32,
     place: Mutex<Place>,
 }
 
@@ -113,6 +115,13 @@ impl Registry {
         let bits = self.0.get(slot)?.native.load(Ordering::Relaxed);
         (bits & CUDA != 0).then_some(NativePool(bits))
     }
+    /// Whether every block of the pool is aligned to `alignment`. (A stale handle's answer is of no meaning, which whoever uses the
+    /// pool finds out.)
+    #[inline(always)]
+    pub(crate) fn aligns(&self, pool: PoolId, alignment: u64) -> bool {
+        let unit = self.0.get(handle::slot(pool.0)).map_or(0, |record| record.alignment.load(Ordering::Relaxed));
+        alignment.is_power_of_two() && alignment <= u64::from(unit)
+    }
     /// A slot and the handle its pool will have.
     pub(crate) fn open(&self) -> Option<(u32, PoolId)> {
         let slot = self.0.take_one()?;
@@ -124,6 +133,8 @@ impl Registry {
         let record = self.0.at(slot);
         *record.place.lock() = Place { live: true, pool: Some(pool.clone()) };
         record.legacy.store(legacy, Ordering::Relaxed);
+        let alignment = u32::try_from(pool.device.options.alignment).unwrap_or(0);
+        record.alignment.store(alignment, Ordering::Relaxed);
         let device = &pool.device;
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let native = bit(true, CUDA)
