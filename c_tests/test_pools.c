@@ -1138,7 +1138,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN(trim_passes_over_a_page_that_would_leave_too_little)
           RUN_ANY_PACE(a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset)
           RUN(a_released_pages_address_is_not_given_out_again)
-          RUN_ANY_PACE(an_alignment_that_every_block_has_changes_nothing_and_a_bad_one_is_refused_though_a_block_is_at_hand),
+          RUN_ANY_PACE(an_alignment_that_every_block_has_changes_nothing_and_a_bad_one_is_refused_though_a_block_is_at_hand)
           RUN_ANY_PACE(a_larger_alignment_is_given_and_its_padding_is_used)
           RUN_ANY_PACE(a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted)
           RUN_ANY_PACE(zero_bytes_get_a_distinct_block_of_one_alignment_unit)
