@@ -25,7 +25,8 @@ use crate::order::{At, StreamRef};
 use crate::rules;
 use crate::runtime::native;
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -59,14 +60,16 @@ const MOST_GHOSTS: u64 = 32;
 const NOTHING: u32 = u32::MAX;
 /// A place where something is mapped that the device was not willing to unmap: not to be used until it is.
 const STUCK: u32 = u32::MAX - 1;
+/// Among the ghosts of a place's chunk: none, for it serves there.
+const SERVES: u32 = u32::MAX;
 
 /// What a Mapped entry has reserved and mapped; under the slow lock.
 #[derive(Default)]
 pub(crate) struct Mapping {
     /// By ascending address.
     ranges: Vec<Range>,
-    /// Vacant blocks: (address, block). No two of them touch.
-    vacant: BTreeSet<(u64, u32)>,
+    /// Vacant blocks: (address, block), by ascending address. No two of them touch.
+    vacant: Vec<(u64, u32)>,
     /// Chunks that serve somewhere, by number. Others have no ghosts.
     chunks: Vec<Serving>,
     /// Numbers that no chunk has.
@@ -79,6 +82,8 @@ pub(crate) struct Mapping {
     ghosts: u64,
     /// Chunks that do not serve at home.
     away: u64,
+    /// How often chunks have gone to other places; those that went together count once.
+    turn: u64,
     /// Places that are stuck.
     stuck: Vec<u64>,
     /// The last mark that was set on a chunk.
@@ -104,7 +109,7 @@ struct Serving {
     /// Its block uses it from here; 0: it is gone.
     at: u64,
     home: u64,
-    /// Left longest ago first.
+    /// In no order: a place knows where in here its ghost is.
     ghosts: Vec<Ghost>,
     /// Equal to the mark of the spot that is looked at: its chunk is needed at this place.
     needed: Cell<(u64, u64)>,
@@ -112,8 +117,35 @@ struct Serving {
 
 struct Ghost {
     at: u64,
+    /// The turn in which the chunk left.
+    left: u64,
     /// What used the chunk from here has run once these have.
-    points: FreePoints,
+    points: Left,
+}
+
+/// The points of the free block that a chunk left; mostly one, and many chunks leave at once.
+#[derive(Clone)]
+enum Left {
+    Nothing,
+    One(At),
+    Several(Arc<[At]>),
+}
+
+impl Left {
+    fn at(points: &[At]) -> Left {
+        match *points {
+            [] => Left::Nothing,
+            [at] => Left::One(at),
+            _ => Left::Several(points.into()),
+        }
+    }
+    fn points(&self) -> &[At] {
+        match self {
+            Left::Nothing => &[],
+            Left::One(at) => std::slice::from_ref(at),
+            Left::Several(points) => points,
+        }
+    }
 }
 
 struct Range {
@@ -124,6 +156,10 @@ struct Range {
     pointer: u64,
     /// The number of the chunk that is mapped at each place; as long as has been needed.
     places: Vec<u32>,
+    /// As long: which of that chunk's ghosts the place is.
+    ghosts: Vec<u32>,
+    /// A bit for each place: the chunk that serves there is not at home.
+    away: Vec<u64>,
     /// The pool's allocations when the place became idle; kept only for `dealloc_period`.
     since: Vec<u64>,
 }
@@ -134,14 +170,32 @@ struct Plan {
     address: u64,
     first: u64,
     count: u64,
-    /// Those with nothing mapped.
-    missing: Vec<u64>,
-    /// Those that are ghosts.
-    back: Vec<u64>,
+    /// Those with nothing mapped: how many, and the runs of them (the first, how many).
+    missing: u64,
+    gaps: Vec<(u64, u64)>,
+    /// Those that are ghosts: how many, and by ascending place the runs of them whose chunks serve side by side as well.
+    back: u64,
+    returns: Vec<Return>,
     /// The hole goes on to the end of the range.
     tail: bool,
     /// The hole's blocks, left to right; the first and last may go on beyond the hole.
     hole: Vec<u32>,
+}
+
+/// Adjacent chunks that go home together: of which of the sources, from which place on, and where the first is at home.
+struct Going {
+    source: usize,
+    first: u64,
+    count: u64,
+    home: u64,
+}
+
+/// Adjacent chunks that serve at `at` and so on and come back to the places from `place` on.
+#[derive(Clone, Copy)]
+struct Return {
+    at: u64,
+    place: u64,
+    count: u64,
 }
 
 /// Adjacent idle chunks of one free block; or one that lies in several, of which `block` is the first.
@@ -158,12 +212,13 @@ struct Origin {
     reason: Reason,
 }
 
-/// What comes to a place.
+/// What comes to adjacent places.
 struct Coming {
     place: u64,
-    /// None: a new chunk.
-    number: Option<u32>,
-    /// Which of the origins is its.
+    count: u64,
+    /// Where these chunks serve, side by side: the range, the first place. None: new chunks.
+    from: Option<(usize, u64)>,
+    /// Which of the origins is theirs.
     origin: usize,
 }
 
@@ -181,10 +236,13 @@ impl Chunks {
         self.0[number as usize / 64] |= 1 << (number % 64);
     }
 
-    /// (What is no chunk's number is not in it.)
+    /// A place with this mapped is open if these chunks are idle.
     #[inline(always)]
-    fn has(&self, number: u32) -> bool {
-        self.0.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
+    fn opens(&self, number: u32) -> bool {
+        match self.0.get(number as usize / 64) {
+            Some(word) => word >> (number % 64) & 1 != 0,
+            None => number == NOTHING,
+        }
     }
 }
 
@@ -193,12 +251,43 @@ impl Range {
     fn number(&self, place: u64) -> u32 {
         self.places.get(place as usize).copied().unwrap_or(NOTHING)
     }
-    fn set(&mut self, place: u64, number: u32) {
-        let place = place as usize;
-        if self.places.len() <= place {
-            self.places.resize(place + 1, NOTHING);
+    /// This chunk serves at the place, or its `ghost` is there.
+    #[inline(always)]
+    fn set(&mut self, place: u64, number: u32, ghost: u32) {
+        self.know(place + 1);
+        self.places[place as usize] = number;
+        self.ghosts[place as usize] = ghost;
+    }
+    /// There is something to be known of so many places.
+    #[inline(always)]
+    fn know(&mut self, count: u64) {
+        if (self.places.len() as u64) < count {
+            self.places.resize(count as usize, NOTHING);
+            self.ghosts.resize(count as usize, SERVES);
+            self.away.resize(count.div_ceil(64) as usize, 0);
         }
-        self.places[place] = number;
+    }
+    /// Whether the chunks that serve at `count` known places from `first` on are away from home.
+    fn set_away(&mut self, first: u64, count: u64, away: bool) {
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let upto = end.min((at / 64 + 1) * 64);
+            let bits = u64::MAX >> (64 - (upto - at)) << (at % 64);
+            let word = &mut self.away[at as usize / 64];
+            *word = if away { *word | bits } else { *word & !bits };
+            at = upto;
+        }
+    }
+    /// The first place from `from` on where a chunk serves that is not at home.
+    #[inline(always)]
+    fn next_away(&self, from: u64) -> Option<u64> {
+        let mut at = from as usize / 64;
+        let mut word = self.away.get(at)? & u64::MAX << (from % 64);
+        while word == 0 {
+            at += 1;
+            word = *self.away.get(at)?;
+        }
+        Some(at as u64 * 64 + u64::from(word.trailing_zeros()))
     }
     /// The place of an address.
     fn place(&self, address: u64, size: u64) -> u64 {
@@ -220,17 +309,23 @@ impl Range {
         self.base + self.bytes
     }
 
+    /// What is mapped at the places from `from` up to `to`, as far as is known; nothing is at the others.
+    #[inline(always)]
+    fn numbers(&self, from: u64, to: u64) -> &[u32] {
+        let known = self.places.len().min(to as usize);
+        self.places.get(from as usize..known).unwrap_or(&[])
+    }
+
     /// A vacant place is open: nothing is mapped there, or one of the `idle` chunks.
     #[inline(always)]
     fn is_open(&self, place: u64, idle: &Chunks) -> bool {
-        let number = self.number(place);
-        number == NOTHING || idle.has(number)
+        idle.opens(self.number(place))
     }
 
     /// The first of the vacant places from `from` up to `to` that is not open, or `to`.
     fn open_upto(&self, from: u64, to: u64, idle: &Chunks) -> u64 {
-        let known = (self.places.len() as u64).min(to);
-        (from..known).find(|&place| !self.is_open(place, idle)).unwrap_or(to)
+        let closed = self.numbers(from, to).iter().position(|&number| !idle.opens(number));
+        closed.map_or(to, |at| from + at as u64)
     }
 
     /// Where among the vacant places from `from` up to `to` the first run of open places begins that is `count` long or goes
@@ -241,9 +336,14 @@ impl Range {
         let (mut start, mut open) = (from, from);
         while start < to {
             let end = to.min(start.saturating_add(count));
-            match (open..end).rev().find(|&place| !self.is_open(place, idle)) {
+            // (Mostly the last is not.)
+            if self.places.get(end as usize - 1).is_some_and(|&number| !idle.opens(number)) {
+                (start, open) = (end, end);
+                continue;
+            }
+            match self.numbers(open, end).iter().rposition(|&number| !idle.opens(number)) {
                 None => return Some(start),
-                Some(closed) => (start, open) = (closed + 1, end),
+                Some(closed) => (start, open) = (open + closed as u64 + 1, end),
             }
         }
         None
@@ -262,8 +362,10 @@ impl Mapping {
     /// Bytes of records beyond those of live and free blocks.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         use std::mem::size_of;
-        let places = |range: &Range| range.places.len() * size_of::<u32>() + range.since.len() * size_of::<u64>();
-        let bytes = self.vacant.len() * size_of::<Block>()
+        let places = |range: &Range| {
+            2 * range.places.len() * size_of::<u32>() + (range.since.len() + range.away.len()) * size_of::<u64>()
+        };
+        let bytes = self.vacant.len() * (size_of::<Block>() + size_of::<(u64, u32)>())
             + self.chunks.len() * size_of::<Serving>()
             + self.ghosts as usize * size_of::<Ghost>()
             + self.ranges.iter().map(places).sum::<usize>();
@@ -287,7 +389,7 @@ impl Mapping {
     /// Something is mapped at a place still that should not be.
     fn strand(&mut self, address: u64, size: u64) {
         let (range, place) = self.place_at(address, size);
-        self.ranges[range].set(place, STUCK);
+        self.ranges[range].set(place, STUCK, SERVES);
         self.stuck.push(address);
     }
 
@@ -305,29 +407,78 @@ impl Mapping {
             }
         };
         let (range, place) = self.place_at(address, size);
-        self.ranges[range].set(place, number);
+        self.ranges[range].set(place, number, SERVES);
         self.mapped += 1;
     }
 
-    /// A chunk serves here from now on, and is mapped here; where it served until now was free at `points`.
-    fn serve_at(&mut self, number: u32, address: u64, points: &FreePoints, size: u64) {
-        let serving = &mut self.chunks[number as usize];
-        let left = Ghost { at: serving.at, points: points.clone() };
-        self.away += u64::from(serving.at == serving.home);
-        self.away -= u64::from(address == serving.home);
-        serving.at = address;
-        match serving.ghosts.iter().position(|ghost| ghost.at == address) {
-            Some(back) => {
-                serving.ghosts.remove(back);
+    /// `count` chunks that serve side by side serve elsewhere from now on, side by side, and are mapped there: from one place on
+    /// (its range, its number) to another. Where they served until now was free at `points`.
+    fn serve_at(&mut self, from: (usize, u64), to: (usize, u64), count: u64, points: &Left, size: u64) {
+        self.turn += 1;
+        let Mapping { ranges, chunks, .. } = self;
+        let (mut at, mut address) = (ranges[from.0].base + from.1 * size, ranges[to.0].base + to.1 * size);
+        ranges[from.0].set_away(from.1, count, false);
+        ranges[to.0].know(to.1 + count);
+        ranges[to.0].set_away(to.1, count, true);
+        let (mut left_home, mut came_home, mut ghosts) = (0, 0, 0);
+        for i in 0..count {
+            let number = ranges[from.0].places[(from.1 + i) as usize];
+            let serving = &mut chunks[number as usize];
+            let left = Ghost { at, left: self.turn, points: points.clone() };
+            let range = &mut ranges[to.0];
+            let (place, here) = (&mut range.places[(to.1 + i) as usize], &mut range.ghosts[(to.1 + i) as usize]);
+            let ghost = if *place == number {
+                serving.ghosts[*here as usize] = left;
+                *here
+            } else {
                 serving.ghosts.push(left);
+                ghosts += 1;
+                serving.ghosts.len() as u32 - 1
+            };
+            (*place, *here) = (number, SERVES);
+            serving.at = address;
+            left_home += u64::from(serving.home == at);
+            if serving.home == address {
+                came_home += 1;
+                range.set_away(to.1 + i, 1, false);
             }
-            None => {
-                serving.ghosts.push(left);
-                self.ghosts += 1;
-                let (range, place) = self.place_at(address, size);
-                self.ranges[range].set(place, number);
-            }
+            ranges[from.0].ghosts[(from.1 + i) as usize] = ghost;
+            at += size;
+            address += size;
         }
+        self.ghosts += ghosts;
+        self.away = self.away + left_home - came_home;
+    }
+
+    /// The ghost that a chunk left longest ago, if it has so many.
+    fn oldest_ghost(&self, number: u32, many: usize) -> Option<usize> {
+        let ghosts = &self.chunks[number as usize].ghosts;
+        if ghosts.len() < many {
+            return None;
+        }
+        (0..ghosts.len()).min_by_key(|&ghost| ghosts[ghost].left)
+    }
+
+    /// A chunk is not mapped any more at one of its ghosts.
+    fn drop_ghost(&mut self, number: u32, ghost: usize, size: u64) {
+        let ghosts = &mut self.chunks[number as usize].ghosts;
+        ghosts.swap_remove(ghost);
+        self.ghosts -= 1;
+        if let Some(at) = ghosts.get(ghost).map(|other| other.at) {
+            let (range, place) = self.place_at(at, size);
+            self.ranges[range].ghosts[place as usize] = ghost as u32;
+        }
+    }
+
+    /// Which of the vacant blocks begins at `address`, or is the first beyond it.
+    #[inline(always)]
+    fn vacant_from(&self, address: u64) -> usize {
+        self.vacant.partition_point(|&(begin, _)| begin < address)
+    }
+
+    /// The vacant block in which a place is.
+    fn vacant_around(&self, address: u64) -> u32 {
+        self.vacant[self.vacant.partition_point(|&(begin, _)| begin <= address) - 1].1
     }
 
     /// Chunks were moved or came back for an allocation, and few. Where that is often so, there is a little less room than the
@@ -366,31 +517,6 @@ fn block_around(mapping: &Mapping, address: u64) -> u32 {
     page(slot).block_at(slot, address).expect("a range is full of blocks")
 }
 
-/// Makes sure that a block begins at `address`, which is in the free or vacant block `index` or at its end. There is a
-/// record for it.
-fn split_at(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, index: u32, address: u64) {
-    let b = block(index);
-    if b.addr() == address || b.end() == address {
-        return;
-    }
-    let keep = address - b.addr();
-    let rest = |shared: &mut PoolShared| {
-        let made = cut(index, b, keep, &mut shared.stock).expect("records were made ready");
-        made.expect("the block goes on beyond the address").0
-    };
-    if b.has(VACANT) {
-        let rest = rest(shared);
-        shared.entries[e].mapped.vacant.insert((address, rest));
-        return;
-    }
-    let domain = b.stream();
-    let points = shared.points.get(&index).cloned();
-    detach_any(slow, shared, pool, e, index);
-    let rest = rest(shared);
-    attach_any(slow, shared, pool, e, index, domain, points.as_deref());
-    attach_any(slow, shared, pool, e, rest, domain, points.as_deref());
-}
-
 /// The blocks from `first` on that begin below `to`.
 fn between(first: u32, to: u64) -> Vec<u32> {
     let mut blocks = Vec::with_capacity(16);
@@ -400,6 +526,50 @@ fn between(first: u32, to: u64) -> Vec<u32> {
         at = block(at).next();
     }
     blocks
+}
+
+/// Takes `[from, to)`, which is part of a free or vacant block, out of its structure: it is a block in none then. What is
+/// to the left and to the right of it stays as it is, the left part with the block's record. There are records for it.
+fn carve(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    index: u32,
+    (from, to): (u64, u64),
+) -> u32 {
+    let b = block(index);
+    let (low, high) = (b.addr(), b.end());
+    let vacant = b.has(VACANT);
+    let domain = b.stream();
+    let points = if domain == MULTI { shared.points.get(&index).cloned() } else { None };
+    if !vacant {
+        detach_any(slow, shared, pool, e, index);
+    }
+    let mut cut_at = |address: u64| {
+        let made = cut(index, b, address - low, &mut shared.stock).expect("records were made ready");
+        made.expect("the block goes on beyond the address").0
+    };
+    let right = (to < high).then(|| cut_at(to));
+    let middle = if low < from { cut_at(from) } else { index };
+    if vacant {
+        let own = &mut shared.entries[e].mapped;
+        let at = own.vacant_from(low);
+        match (low < from, right) {
+            (true, Some(right)) => own.vacant.insert(at + 1, (to, right)),
+            (true, None) => {}
+            (false, Some(right)) => own.vacant[at] = (to, right),
+            (false, None) => drop(own.vacant.remove(at)),
+        }
+        return middle;
+    }
+    if let Some(right) = right {
+        attach_any(slow, shared, pool, e, right, domain, points.as_deref());
+    }
+    if low < from {
+        attach_any(slow, shared, pool, e, index, domain, points.as_deref());
+    }
+    middle
 }
 
 /// Takes the free and vacant blocks of `[from, to)` out of their structures and makes them one, which is neither live nor
@@ -413,56 +583,73 @@ fn take_out(
     from: u64,
     to: u64,
 ) -> u32 {
-    // From the right: a block that is cut keeps its left part.
-    if to < block(blocks[blocks.len() - 1]).end() {
-        split_at(slow, shared, pool, e, holder_of(blocks, to), to);
-    }
-    let first = holder_of(blocks, from);
-    split_at(slow, shared, pool, e, first, from);
-    let first = if block(first).addr() == from { first } else { block(first).next() };
-    let blocks = between(first, to);
-    for &index in &blocks {
+    let mut taken = NIL;
+    // From the left: a block that is cut keeps its left part.
+    let first = blocks.partition_point(|&index| block(index).addr() <= from) - 1;
+    for &index in &blocks[first..] {
         let b = block(index);
-        if b.has(VACANT) {
-            shared.entries[e].mapped.vacant.remove(&(b.addr(), index));
+        if b.addr() >= to {
+            break;
+        }
+        let piece = carve(slow, shared, pool, e, index, (b.addr().max(from), b.end().min(to)));
+        if taken == NIL {
+            taken = piece;
         } else {
-            detach_any(slow, shared, pool, e, index);
+            absorb(taken, block(taken), piece, block(piece), &mut shared.stock);
         }
     }
-    for &index in &blocks[1..] {
-        absorb(first, block(first), index, block(index), &mut shared.stock);
-    }
-    let b = block(first);
+    let b = block(taken);
     b.set_size_flags(b.size(), 0);
     b.set_stream(HOST);
     b.set_seq(0);
-    first
+    taken
 }
 
 /// No chunk serves at a block of [`take_out`]: it is vacant, together with vacant neighbours.
 fn make_vacant(shared: &mut PoolShared, e: usize, mut index: u32) {
     let b = block(index);
-    let next = b.next();
-    if next != NIL && block(next).has(VACANT) && touches(b, block(next)) {
-        shared.entries[e].mapped.vacant.remove(&(block(next).addr(), next));
+    let own = &mut shared.entries[e].mapped;
+    let at = own.vacant_from(b.addr());
+    let right = own.vacant.get(at).map(|&(_, next)| next).filter(|&next| touches(b, block(next)));
+    let left = at.checked_sub(1).map(|at| own.vacant[at].1).filter(|&prev| touches(block(prev), b));
+    match (left, right) {
+        (Some(_), Some(_)) => drop(own.vacant.remove(at)),
+        (Some(_), None) => {}
+        (None, Some(_)) => own.vacant[at] = (b.addr(), index),
+        (None, None) => own.vacant.insert(at, (b.addr(), index)),
+    }
+    if let Some(next) = right {
         absorb(index, b, next, block(next), &mut shared.stock);
     }
-    let prev = b.prev();
-    if prev != NIL && block(prev).has(VACANT) && touches(block(prev), b) {
-        shared.entries[e].mapped.vacant.remove(&(block(prev).addr(), prev));
+    if let Some(prev) = left {
         absorb(prev, block(prev), index, b, &mut shared.stock);
         index = prev;
     }
     let b = block(index);
     b.set_size_flags(b.size(), VACANT);
     b.set_stream(HOST);
-    shared.entries[e].mapped.vacant.insert((b.addr(), index));
 }
 
-/// The chunks at the places from `low` to `high`, all of which is free, leave.
-fn leave(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, low: u64, high: u64) {
-    let around = between(block_around(&shared.entries[e].mapped, low), high);
-    let left = take_out(slow, shared, pool, e, &around, low, high);
+/// The chunks at the places from `low` to `high` of a range, all of which is free, leave. `around` is the block that `low`
+/// is in, if it has not been cut since.
+fn leave(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    around: u32,
+    range: usize,
+    (low, high): (u64, u64),
+) {
+    let mapping = &shared.entries[e].mapped;
+    let b = block(around);
+    let still = b.addr() <= low && low < b.end() && b.page() == mapping.ranges[range].page;
+    let first = if still { around } else { block_around(mapping, low) };
+    let left = if high <= block(first).end() {
+        take_out(slow, shared, pool, e, &[first], low, high)
+    } else {
+        take_out(slow, shared, pool, e, &between(first, high), low, high)
+    };
     make_vacant(shared, e, left);
 }
 
@@ -473,7 +660,7 @@ fn unmap(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, address: u64) -> boo
     let range = &mut mapping.ranges[range];
     let done = pool.device.source.unmap(range.pointer, address - range.base, 1, size).is_ok();
     if done {
-        range.set(place, NOTHING);
+        range.set(place, NOTHING, SERVES);
     } else {
         crate::log::emit(crate::log::Level::Warning, || {
             format!("the device refused to unmap a chunk at {address:#x}; its addresses are not used again yet")
@@ -497,75 +684,96 @@ pub(crate) fn go_home(
     slow.lock_attached(pool);
     let mapping = &shared.entries[e].mapped;
     let size = pool.entries[e].page_size;
-    let mut away: Vec<(u64, u64, u32)> = Vec::new();
-    for (number, serving) in mapping.chunks.iter().enumerate() {
-        if serving.at != serving.home {
-            away.push((serving.at, serving.home, number as u32));
-        }
-    }
-    away.sort_unstable();
-    // Those that can go, with those beside them in the same block whose homes are side by side as well.
-    let mut groups: Vec<(usize, usize, u32)> = Vec::new();
-    let mut around = NIL;
-    for (i, &(at, home, _)) in away.iter().enumerate() {
-        if around == NIL || at >= block(around).end() {
-            around = block_around(mapping, at);
-        }
-        let b = block(around);
-        let domain = b.stream();
-        let goes = b.has(FREE)
-            && !b.has(RECENT)
-            && (domain == OBSERVED || Some(domain) == own)
-            && b.addr() <= at
-            && at + size <= b.end();
-        if !goes {
-            continue;
-        }
-        match groups.last_mut() {
-            Some((first, count, last))
-                if *last == around
-                    && *first + *count == i
-                    && away[i - 1].0 + size == at
-                    && away[i - 1].1 + size == home
-                    && mapping.range_at(away[i - 1].1) == mapping.range_at(home) =>
-            {
-                *count += 1;
+    // Those that can go: adjacent ones of a block, of which those whose homes are side by side as well go together.
+    let mut leaving: Vec<Source> = Vec::new();
+    let mut going: Vec<Going> = Vec::new();
+    for (r, range) in mapping.ranges.iter().enumerate() {
+        let mut from = 0;
+        while let Some(first) = range.next_away(from) {
+            // All places up to `end` begin in the same block as this one, and those up to `within` lie wholly in it.
+            let at = range.base + first * size;
+            let around = page(range.page).block_at(range.page, at).expect("a range is full of blocks");
+            let b = block(around);
+            let domain = b.stream();
+            let goes = b.has(FREE) && !b.has(RECENT) && (domain == OBSERVED || Some(domain) == own);
+            let end = (b.end() - range.base).div_ceil(size);
+            let within = if goes { range.place(b.end(), size) } else { 0 };
+            from = end.max(first + 1);
+            let mut next = Some(first);
+            while let Some(place) = next.filter(|&place| place < within) {
+                let number = range.places[place as usize];
+                let home = mapping.chunks[number as usize].home;
+                match leaving.last_mut() {
+                    Some(last) if last.block == around && last.first + last.count == place => last.count += 1,
+                    _ => leaving.push(Source { block: around, range: r, first: place, count: 1 }),
+                }
+                match going.last_mut() {
+                    Some(last)
+                        if last.source == leaving.len() - 1
+                            && last.first + last.count == place
+                            && last.home + last.count * size == home
+                            && mapping.range_at(last.home) == mapping.range_at(home) =>
+                    {
+                        last.count += 1;
+                    }
+                    _ => going.push(Going { source: leaving.len() - 1, first: place, count: 1, home }),
+                }
+                next = range.next_away(place + 1);
             }
-            _ => groups.push((i, 1, around)),
         }
     }
-    if groups.is_empty() || !shared.stock.ensure(4 * groups.len() + 4) {
+    if going.is_empty() || !shared.stock.ensure(2 * (leaving.len() + going.len()) + 4) {
         return;
     }
-    // All leave, then all arrive.
-    let mut arriving = Vec::new();
-    for &(first, count, _) in &groups {
-        let (at, home, _) = away[first];
-        let bytes = count as u64 * size;
-        let points = free_points(shared, block_around(&shared.entries[e].mapped, at));
-        leave(slow, shared, pool, e, at, at + bytes);
-        let mapping = &mut shared.entries[e].mapped;
-        for &(at, home, number) in &away[first..first + count] {
-            mapping.serve_at(number, home, &points, size);
-            if pool.entries[e].slow_free {
-                let (range, place) = mapping.place_at(at, size);
-                let since = mapping.ranges[range].since.get(place as usize).copied().unwrap_or(0);
-                let (range, place) = mapping.place_at(home, size);
-                mapping.ranges[range].set_since(place, since);
+    // All leave, then all arrive. (From the right, since a block that is cut keeps its left part.)
+    let mut origins: Vec<(Left, StreamRef)> = Vec::with_capacity(leaving.len());
+    for source in &leaving {
+        let b = block(source.block);
+        origins.push((Left::at(&free_points(shared, source.block)), b.stream()));
+    }
+    for source in leaving.iter().rev() {
+        let low = shared.entries[e].mapped.ranges[source.range].base + source.first * size;
+        leave(slow, shared, pool, e, source.block, source.range, (low, low + source.count * size));
+    }
+    let mapping = &mut shared.entries[e].mapped;
+    for group in &going {
+        let (from, to) = ((leaving[group.source].range, group.first), mapping.place_at(group.home, size));
+        mapping.serve_at(from, to, group.count, &origins[group.source].0, size);
+        if pool.entries[e].slow_free {
+            for i in 0..group.count {
+                let since = mapping.ranges[from.0].since.get((from.1 + i) as usize).copied().unwrap_or(0);
+                mapping.ranges[to.0].set_since(to.1 + i, since);
             }
         }
-        arriving.push((home, home + bytes, points, count as u64 - 1));
     }
-    for (low, high, points, within) in arriving {
-        let around = block_around(&shared.entries[e].mapped, low);
-        let index = take_out(slow, shared, pool, e, &[around], low, high);
-        block(index).set_size_flags(high - low, FREE);
-        super::free::place(slow, shared, pool, e, index, &points);
-        let counts = match *points {
-            [At { stream, .. }] => &mut slow.cache(stream.slot(), pool).entries[e].counts,
-            _ => &mut shared.entries[e].counts,
+    going.sort_unstable_by_key(|group| group.home);
+    let mut rest = &going[..];
+    while let [first, ..] = rest {
+        // Those that would merge arrive together.
+        let (origin, domain) = &origins[first.source];
+        let (mut end, mut count, mut seq, mut groups) = (first.home, 0, 0, 0);
+        let range = shared.entries[e].mapped.range_at(first.home);
+        for group in rest {
+            let (points, other) = &origins[group.source];
+            if group.home != end || other != domain || shared.entries[e].mapped.range_at(group.home) != range {
+                break;
+            }
+            end += group.count * size;
+            count += group.count;
+            groups += 1;
+            seq = seq.max(points.points().first().map_or(0, |at| at.seq));
+        }
+        rest = &rest[groups..];
+        let around = shared.entries[e].mapped.vacant_around(first.home);
+        let index = take_out(slow, shared, pool, e, &[around], first.home, end);
+        block(index).set_size_flags(end - first.home, FREE);
+        let points = origin.points().first().map(|at| At { stream: at.stream, seq });
+        super::free::place(slow, shared, pool, e, index, points.as_slice());
+        let counts = match points {
+            Some(at) => &mut slow.cache(at.stream.slot(), pool).entries[e].counts,
+            None => &mut shared.entries[e].counts,
         };
-        counts.merges += within;
+        counts.merges += count - 1;
     }
 }
 
@@ -600,18 +808,20 @@ fn drop_ghosts(
             || rules::off(rules::CHUNK_LEAVING)
             || release::executed(pool, answers, *at)
     };
-    while let serving = &mapping.chunks[number as usize]
-        && serving.ghosts.len() >= most_ghosts(pool, e)
-        && let Some(oldest) = serving.ghosts.first()
+    let size = pool.entries[e].page_size;
+    while let Some(ghost) = mapping.oldest_ghost(number, most_ghosts(pool, e))
+        && let serving = &mapping.chunks[number as usize]
+        && let oldest = &serving.ghosts[ghost]
         && let (at, home) = (oldest.at, serving.home)
-        && oldest.points.iter().all(&mut over)
+        && oldest.points.points().iter().all(&mut over)
         && unmap(mapping, pool, e, at)
     {
-        let serving = &mut mapping.chunks[number as usize];
-        serving.ghosts.remove(0);
-        mapping.ghosts -= 1;
+        mapping.drop_ghost(number, ghost, size);
         if at == home {
+            let serving = &mut mapping.chunks[number as usize];
             serving.home = serving.at;
+            let (range, place) = mapping.place_at(mapping.chunks[number as usize].at, size);
+            mapping.ranges[range].set_away(place, 1, false);
             mapping.away -= 1;
         }
     }
@@ -695,7 +905,7 @@ impl Request<'_> {
                 continue;
             };
             // How much to move and how much to ask for.
-            let missing = plan.missing.len() as u64;
+            let missing = plan.missing;
             let held = shared.entries[e].mapped.mapped;
             // What other threads are asking for is reserved already, and may not come into the cap's way twice.
             let asked = (tally.reserved.load(Relaxed) / size).saturating_sub(shared.entries[e].mapped.chunks());
@@ -711,7 +921,7 @@ impl Request<'_> {
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
-            let sources = self.sources(&shared, e, candidates, &plan, wanted);
+            let sources = self.sources(&shared, e, &candidates, &plan, wanted);
             let moves: u64 = sources.iter().map(|source| source.count).sum();
             if !polled
                 && device.cuda().is_some()
@@ -765,7 +975,7 @@ impl Request<'_> {
             }
             let lacking = (grow + extra).saturating_sub(shared.entries[e].mapped.spare.len() as u64);
             if lacking == 0 {
-                let came = moves + plan.back.len() as u64;
+                let came = moves + plan.back;
                 let Some(found) = self.act(&mut slow, &mut shared, e, &bound, plan, &sources, extra)? else {
                     shared.entries[e].mapped.refused = true;
                     self.refused = true;
@@ -785,7 +995,8 @@ impl Request<'_> {
             }
             let base = shared.entries[e].mapped.ranges[plan.range].base;
             let beyond = plan.first + plan.count;
-            let places = plan.missing[moves as usize..].iter().copied().chain(beyond..beyond + extra);
+            let gaps = plan.gaps.iter().flat_map(|&(first, count)| first..first + count);
+            let places = gaps.skip(moves as usize).chain(beyond..beyond + extra);
             let addresses: Vec<u64> = places.map(|place| base + place * size).collect();
             pool.tally.ask_chunks(lacking, size);
             tally.ask_chunks(lacking, size);
@@ -903,8 +1114,18 @@ impl Request<'_> {
         let mut shared = pool.shared.lock();
         enter_page(&mut shared, pool, e, slot, index, (bytes, VACANT), address, grant);
         let own = &mut shared.entries[e];
-        own.mapped.vacant.insert((address, index));
-        let range = Range { page: slot, base: address, bytes, pointer, places: Vec::new(), since: Vec::new() };
+        let vacant = own.mapped.vacant_from(address);
+        own.mapped.vacant.insert(vacant, (address, index));
+        let range = Range {
+            page: slot,
+            base: address,
+            bytes,
+            pointer,
+            places: Vec::new(),
+            ghosts: Vec::new(),
+            away: Vec::new(),
+            since: Vec::new(),
+        };
         let at = own.mapped.ranges.partition_point(|other| other.base < address);
         own.mapped.ranges.insert(at, range);
         drop(slow);
@@ -1057,22 +1278,41 @@ impl Request<'_> {
         let ((count, address), range, first, high) = best?;
         let home = &mapping.ranges[range];
         let (from, to) = (home.place(address, size), home.place(address + self.need - 1, size));
-        let (mut missing, mut back) = (Vec::with_capacity(count as usize), Vec::with_capacity(16));
-        let known = (home.places.len() as u64).clamp(from, to + 1);
-        let numbers = home.places.get(from as usize..known as usize).unwrap_or(&[]);
-        let mut at = home.base + from * size;
-        for (place, &number) in (from..).zip(numbers) {
-            match number {
-                NOTHING => missing.push(place),
-                _ if mapping.chunks[number as usize].at != at => back.push(place),
-                _ => {}
+        let (mut gaps, mut returns): (Vec<(u64, u64)>, Vec<Return>) = (Vec::new(), Vec::new());
+        let (mut missing, mut back) = (0, 0);
+        let numbers = home.numbers(from, to + 1);
+        let ghosts = &home.ghosts[from.min(home.ghosts.len() as u64) as usize..];
+        // Where a chunk serves that goes on with the last run, and where its range ends.
+        let (mut next, mut end) = (0, 0);
+        for ((place, &number), &ghost) in (from..).zip(numbers).zip(ghosts) {
+            if number == NOTHING {
+                missing += 1;
+                add_gap(&mut gaps, place, 1);
+                next = 0;
+            } else if ghost == SERVES {
+                next = 0;
+            } else {
+                back += 1;
+                let at = mapping.chunks[number as usize].at;
+                match returns.last_mut() {
+                    Some(last) if at == next && at < end => last.count += 1,
+                    _ => {
+                        returns.push(Return { at, place, count: 1 });
+                        end = mapping.ranges[mapping.range_at(at)].end();
+                    }
+                }
+                next = at + size;
             }
-            at += size;
         }
-        missing.extend(known..=to);
+        let known = from + numbers.len() as u64;
+        if known <= to {
+            missing += to + 1 - known;
+            add_gap(&mut gaps, known, to + 1 - known);
+        }
+        debug_assert_eq!(missing, count);
         let tail = high == home.end();
         let hole = between(first, high);
-        Some(Plan { range, address, first: from, count: to - from + 1, missing, back, tail, hole })
+        Some(Plan { range, address, first: from, count: to - from + 1, missing, gaps, back, returns, tail, hole })
     }
 
     /// The lowest address from `low` on, itself or where a place begins, at which a block that ends at or below `high` takes no
@@ -1118,7 +1358,7 @@ impl Request<'_> {
         &self,
         shared: &PoolShared,
         e: usize,
-        mut candidates: Vec<(u64, u64, u32)>,
+        candidates: &[(u64, u64, u32)],
         plan: &Plan,
         wanted: u64,
     ) -> Vec<Source> {
@@ -1134,10 +1374,17 @@ impl Request<'_> {
                 mapping.chunks[number as usize].needed.set((mark, place));
             }
         }
-        candidates.sort_unstable();
         let mut found: Vec<Source> = Vec::new();
         let mut left = wanted;
-        for (bytes, address, mut index) in candidates {
+        // Mostly the first few have enough, and mostly one stream's lie in order.
+        let sorted = candidates.is_sorted();
+        let mut in_order = candidates.iter().copied();
+        let mut smallest: BinaryHeap<_> = match sorted {
+            true => BinaryHeap::new(),
+            false => candidates.iter().copied().map(Reverse).collect(),
+        };
+        let mut next = || if sorted { in_order.next() } else { smallest.pop().map(|Reverse(least)| least) };
+        while let Some((bytes, address, mut index)) = next() {
             let range = mapping.range_at(address);
             for place in mapping.ranges[range].places_within(address, bytes, size) {
                 if left == 0 {
@@ -1166,29 +1413,39 @@ impl Request<'_> {
         (source.first..source.first + source.count).any(|place| ghosts(place) >= most_ghosts(self.pool, e))
     }
 
-    /// The chunks that come back to the plan's ghosts: where they serve now, adjacent ones of a block together, and in the same
-    /// order (where one serves, the place it comes back to, its number).
-    fn returning(&self, shared: &PoolShared, e: usize, plan: &Plan) -> (Vec<Source>, Vec<(u64, u64, u32)>) {
+    /// The chunks that come back to the plan's ghosts: where they serve now, adjacent ones of a block together; and in the same
+    /// order what comes where, each of the first as its origin.
+    fn returning(&self, shared: &PoolShared, e: usize, plan: &Plan) -> (Vec<Source>, Vec<Coming>) {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        let home = &mapping.ranges[plan.range];
-        let chunk = |&place: &u64| {
-            let number = home.number(place);
-            (mapping.chunks[number as usize].at, place, number)
-        };
-        let mut chunks: Vec<(u64, u64, u32)> = plan.back.iter().map(chunk).collect();
-        chunks.sort_unstable();
-        let mut found: Vec<Source> = Vec::with_capacity(chunks.len());
+        let mut returns = plan.returns.clone();
+        returns.sort_unstable_by_key(|run| run.at);
+        let mut found: Vec<Source> = Vec::with_capacity(returns.len());
+        let mut coming: Vec<Coming> = Vec::with_capacity(returns.len() + plan.gaps.len() + 4);
         let (mut around, mut end) = (NIL, 0);
-        for &(address, ..) in &chunks {
-            if address >= end {
-                around = block_around(mapping, address);
-                end = block(around).end();
+        for Return { at, place: to, count } in returns {
+            let (range, first) = mapping.place_at(at, size);
+            let mut done = 0;
+            while done < count {
+                let (address, place) = (at + done * size, first + done);
+                if address >= end {
+                    around = block_around(mapping, address);
+                    end = block(around).end();
+                }
+                // So many lie in the block, or one lies in several.
+                let many = ((end - address) / size).clamp(1, count - done);
+                match found.last_mut() {
+                    Some(last) if last.block == around && last.first + last.count == place && address + size <= end => {
+                        last.count += many;
+                    }
+                    _ => found.push(Source { block: around, range, first: place, count: many }),
+                }
+                let from = Some((range, place));
+                coming.push(Coming { place: to + done, count: many, from, origin: found.len() - 1 });
+                done += many;
             }
-            let (range, place) = mapping.place_at(address, size);
-            add_source(&mut found, around, range, (place, address + size));
         }
-        (found, chunks)
+        (found, coming)
     }
 
     /// Carries a plan out. `None`: the device refused to map; nothing has changed then.
@@ -1206,7 +1463,7 @@ impl Request<'_> {
         let pool = self.pool;
         let device = &*pool.device;
         let size = pool.entries[e].page_size;
-        let (returning, back) = self.returning(shared, e, &plan);
+        let (returning, mut coming) = self.returning(shared, e, &plan);
         if !shared.stock.ensure(2 * (sources.len() + returning.len()) + 8) {
             return Err(out_of_records());
         }
@@ -1220,33 +1477,42 @@ impl Request<'_> {
         }
         let new_origin = origins.len();
         origins.push(Origin { points: FreePoints::default(), reason: Reason::Fresh });
-        let mut coming: Vec<Coming> = Vec::with_capacity(back.len() + plan.missing.len());
-        let mut returned = back.iter();
-        for (origin, source) in returning.iter().enumerate() {
-            for &(_, place, number) in returned.by_ref().take(source.count as usize) {
-                coming.push(Coming { place, number: Some(number), origin });
-            }
-        }
-        let mut moved: Vec<(u32, usize)> = Vec::with_capacity(plan.missing.len());
+        // The gaps get the moved chunks, then new ones.
+        let mut moves = 0;
+        let mut chunks: Vec<Chunk> = Vec::with_capacity((plan.missing + extra) as usize);
+        let mut places = Gaps { gaps: &plan.gaps, done: 0 };
         for (i, source) in sources.iter().enumerate() {
             let range = &mapping.ranges[source.range];
-            let places = source.first..source.first + source.count;
-            moved.extend(places.map(|place| (range.number(place), returning.len() + i)));
+            let numbers = range.numbers(source.first, source.first + source.count);
+            chunks.extend(numbers.iter().map(|&number| mapping.chunks[number as usize].chunk));
+            moves += source.count;
+            let mut from = source.first;
+            while from < source.first + source.count {
+                let (place, count) = places.take(source.first + source.count - from).expect("a gap for each");
+                coming.push(Coming { place, count, from: Some((source.range, from)), origin: returning.len() + i });
+                from += count;
+            }
         }
-        let moves = moved.len() as u64;
-        let new = plan.missing.len() - moved.len() + extra as usize;
+        while let Some((place, count)) = places.take(u64::MAX) {
+            coming.push(Coming { place, count, from: None, origin: new_origin });
+        }
+        coming.sort_unstable_by_key(|coming| coming.place);
+        let new = (plan.missing - moves + extra) as usize;
         let mapping = &mut shared.entries[e].mapped;
-        let mut chunks: Vec<Chunk> = Vec::with_capacity(moved.len() + new);
-        chunks.extend(moved.iter().map(|&(number, _)| mapping.chunks[number as usize].chunk));
         chunks.extend(mapping.spare.drain(..new));
         let beyond = plan.first + plan.count;
-        let places: Vec<u64> = plan.missing.iter().copied().chain(beyond..beyond + extra).collect();
-        let mut at = 0;
-        while at < places.len() {
-            let count = (at..places.len()).take_while(|&i| places[i] - places[at] == (i - at) as u64).count();
-            if let Err(refused) = device.source.map(pointer, places[at] * size, &chunks[at..at + count], size) {
+        let mut gaps = plan.gaps.clone();
+        if extra > 0 {
+            add_gap(&mut gaps, beyond, extra);
+        }
+        let mut unmapped = &chunks[..];
+        for (i, &(first, count)) in gaps.iter().enumerate() {
+            let (these, others) = unmapped.split_at(count as usize);
+            unmapped = others;
+            if let Err(refused) = device.source.map(pointer, first * size, these, size) {
                 self.note_refusal(refused);
-                for address in places[..at].iter().map(|place| base + place * size) {
+                for place in gaps[..i].iter().flat_map(|&(first, count)| first..first + count) {
+                    let address = base + place * size;
                     if !unmap(mapping, pool, e, address) {
                         mapping.strand(address, size);
                     }
@@ -1254,27 +1520,23 @@ impl Request<'_> {
                 mapping.spare.extend_from_slice(&chunks[moves as usize..]);
                 return Ok(None);
             }
-            at += count;
         }
-        let mut moved = moved.into_iter();
-        for &place in &plan.missing {
-            coming.push(match moved.next() {
-                Some((number, origin)) => Coming { place, number: Some(number), origin },
-                None => Coming { place, number: None, origin: new_origin },
-            });
-        }
-        coming.sort_unstable_by_key(|coming| coming.place);
         // The block, and what its first and last chunk have beyond it.
         let (low, high) = (plan.address, plan.address + self.need);
         let last = plan.first + plan.count - 1;
         let head = coming.first().filter(|coming| coming.place == plan.first).map(|coming| coming.origin);
-        let tail = coming.last().filter(|coming| coming.place == last).map(|coming| coming.origin);
+        let tail = coming.last().filter(|coming| coming.place + coming.count - 1 == last).map(|coming| coming.origin);
         let from = head.map_or(low, |_| base + plan.first * size);
         let to = tail.map_or(high, |_| base + (last + 1) * size);
-        let mut reasons: Vec<Reason> = coming.iter().map(|coming| origins[coming.origin].reason).collect();
+        let (mut all_fresh, mut weakest) = (true, Reason::SameStream);
+        let mut note_reason = |reason: Reason| {
+            all_fresh &= reason == Reason::Fresh;
+            weakest = weakest.max(if reason == Reason::Fresh { Reason::Observed } else { reason });
+        };
+        coming.iter().for_each(|coming| note_reason(origins[coming.origin].reason));
         for &index in plan.hole.iter().filter(|&&index| block(index).addr() < to && block(index).end() > from) {
             if let Some(reason) = bound.usable(shared, index) {
-                reasons.push(if block(index).has(UNUSED) { Reason::Fresh } else { reason });
+                note_reason(if block(index).has(UNUSED) { Reason::Fresh } else { reason });
             }
         }
         let more = (extra > 0).then(|| {
@@ -1283,9 +1545,9 @@ impl Request<'_> {
         });
         let mut index = take_out(slow, shared, pool, e, &plan.hole, from, to);
         // The chunks leave where they were.
-        for source in sources.iter().chain(&returning) {
+        for source in sources.iter().rev().chain(returning.iter().rev()) {
             let low = shared.entries[e].mapped.ranges[source.range].base + source.first * size;
-            leave(slow, shared, pool, e, low, low + source.count * size);
+            leave(slow, shared, pool, e, source.block, source.range, (low, low + source.count * size));
         }
         for tally in [&pool.tally, &pool.entry_tally[e]] {
             tally.chunk_moves.fetch_add(moves, Relaxed);
@@ -1306,17 +1568,22 @@ impl Request<'_> {
         }
         let mut answers = HashMap::new();
         for coming in coming.iter().filter(|coming| coming.origin >= returning.len()) {
-            if let Some(number) = coming.number {
+            let Some((range, first)) = coming.from else { continue };
+            for place in first..first + coming.count {
+                let number = shared.entries[e].mapped.ranges[range].number(place);
                 drop_ghosts(shared, pool, e, number, &mut answers);
             }
         }
         let mapping = &mut shared.entries[e].mapped;
         let mut new_chunks = chunks[moves as usize..].iter();
         for coming in &coming {
-            let address = base + coming.place * size;
-            match coming.number {
-                Some(number) => mapping.serve_at(number, address, &origins[coming.origin].points, size),
-                None => mapping.settle_in(*new_chunks.next().expect("one for each"), address, size),
+            let points = &origins[coming.origin].points;
+            if let Some(from) = coming.from {
+                mapping.serve_at(from, (plan.range, coming.place), coming.count, &Left::at(points), size);
+                continue;
+            }
+            for place in coming.place..coming.place + coming.count {
+                mapping.settle_in(*new_chunks.next().expect("one for each"), base + place * size, size);
             }
         }
         for (place, &chunk) in (beyond..).zip(new_chunks) {
@@ -1339,13 +1606,39 @@ impl Request<'_> {
             block(more).set_size_flags(block(more).size(), FREE | UNUSED);
             super::free::place(slow, shared, pool, e, more, &[]);
         }
-        let all_fresh = reasons.iter().all(|&reason| reason == Reason::Fresh);
-        let weakest = reasons.into_iter().map(|reason| if reason == Reason::Fresh { Reason::Observed } else { reason });
-        let reason = if all_fresh { Reason::Fresh } else { weakest.max().expect("a block has at least one place") };
+        let reason = if all_fresh { Reason::Fresh } else { weakest };
         let b = block(index);
         b.set_stream(OBSERVED);
         b.set_size_flags(b.size(), FREE);
         Ok(Some(Found { index, entry: e, reason }))
+    }
+}
+
+/// Places with nothing mapped, in their order.
+struct Gaps<'a> {
+    gaps: &'a [(u64, u64)],
+    /// How many of the first gap have been taken.
+    done: u64,
+}
+
+impl Gaps<'_> {
+    /// Up to `most` adjacent ones: the first, how many.
+    fn take(&mut self, most: u64) -> Option<(u64, u64)> {
+        let (&(first, count), rest) = self.gaps.split_first()?;
+        let taken = (first + self.done, (count - self.done).min(most));
+        self.done += taken.1;
+        if self.done == count {
+            (self.gaps, self.done) = (rest, 0);
+        }
+        Some(taken)
+    }
+}
+
+/// `count` more places from `place` on have nothing mapped.
+fn add_gap(gaps: &mut Vec<(u64, u64)>, place: u64, count: u64) {
+    match gaps.last_mut() {
+        Some((first, already)) if *first + *already == place => *already += count,
+        _ => gaps.push((place, count)),
     }
 }
 
@@ -1528,6 +1821,8 @@ fn forget(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, number: u32) {
     let ghosts = std::mem::take(&mut serving.ghosts);
     mapping.away -= u64::from(at != serving.home);
     serving.home = 0;
+    let (range, place) = mapping.place_at(at, size);
+    mapping.ranges[range].set_away(place, 1, false);
     mapping.mapped -= 1;
     mapping.ghosts -= ghosts.len() as u64;
     for address in ghosts.iter().map(|ghost| ghost.at).chain([at]) {
@@ -1619,8 +1914,18 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
                         return Err(format!("entry {e}: what is mapped at {address:#x} is no chunk"));
                     };
                     let here = serving.at == address;
+                    let ghost = range.ghosts[place as usize];
                     let listed = serving.ghosts.iter().filter(|ghost| ghost.at == address).count();
-                    if serving.at == 0 || listed != usize::from(!here) {
+                    let known = match here {
+                        true => ghost == SERVES,
+                        false => serving.ghosts.get(ghost as usize).is_some_and(|ghost| ghost.at == address),
+                    };
+                    let is_away = range.away[place as usize / 64] >> (place % 64) & 1 != 0;
+                    if serving.at == 0
+                        || listed != usize::from(!here)
+                        || !known
+                        || is_away != (here && serving.at != serving.home)
+                    {
                         return Err(format!("entry {e}: the chunk mapped at {address:#x} does not say so"));
                     }
                     (mapped, ghosts) = (mapped + u64::from(here), ghosts + u64::from(!here));
@@ -1653,7 +1958,7 @@ pub(crate) fn check(shared: &PoolShared, pool: &Arc<Pool>, e: usize) -> std::res
                 if last_vacant {
                     return Err(format!("entry {e}: vacant block {at} should have merged"));
                 }
-                if !mapping.vacant.contains(&(b.addr(), at)) {
+                if mapping.vacant.get(mapping.vacant_from(b.addr())) != Some(&(b.addr(), at)) {
                     return Err(format!("entry {e}: vacant block {at} is not listed"));
                 }
                 vacant += 1;
