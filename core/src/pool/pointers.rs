@@ -14,7 +14,7 @@ use std::sync::atomic::{
     fence,
 };
 
-const SEEN_LOG2: u32 = 9;
+const SEEN_LOG2: u32 = 11;
 
 thread_local! {
     /// The allocations that this thread last saw at pointers, by a few of the pointers' bits: handles, which may be old or another
