@@ -223,6 +223,29 @@ fn a_chunk_comes_back_to_a_place_it_has_left_without_a_call_to_the_device() {
     assert_eq!(b.at(four), 48 * CHUNK);
 }
 
+#[test]
+fn of_places_that_lack_nothing_a_block_takes_the_lowest_or_with_several_streams_those_with_the_fewest_ghosts() {
+    // 33 chunks in use at most: eight more may be held, and with two streams a 32nd.
+    for (several, held, moved, expected) in [(false, 41, 4, 1), (true, 42, 3, 3)] {
+        let b = bench();
+        b.alloc(CHUNK, if several { b.t } else { b.s });
+        let [first, _, third, _] = [(); 4].map(|()| b.alloc(8 * CHUNK, b.s));
+        b.free(first, b.s);
+        b.free(third, b.s);
+        // From place 33 on; it lacks what is held too little, which comes from the first of the eight, from place 1 on.
+        let wide = b.alloc(12 * CHUNK, b.s);
+        assert_eq!((b.at(wide), b.stats().chunk_moves, b.chunks()), (33 * CHUNK, moved, held));
+        b.free(wide, b.s);
+        for (chunks, at) in [(8, 17), (12 - moved, 33)] {
+            let again = b.alloc(chunks * CHUNK, b.s);
+            assert_eq!(b.at(again), at * CHUNK);
+        }
+        // Idle are the moved ones, and those that are left of the first eight. Places 1 to 8 have them all.
+        let back = b.alloc(6 * CHUNK, b.s);
+        assert_eq!((b.at(back), b.stats().chunk_moves, b.chunks()), (expected * CHUNK, moved, held));
+    }
+}
+
 /// Makes chunks move (the first time), and frees all: where the blocks were.
 fn a_round(b: &Bench, stream: StreamId) -> Vec<u64> {
     let blocks = [0; 3].map(|_| b.alloc(12 * CHUNK, stream));
@@ -251,6 +274,24 @@ fn chunks_go_home_when_nothing_is_live_and_what_is_done_again_makes_no_call_to_t
         assert_eq!(a_round(&b, b.s), second);
     }
     assert_eq!(b.stats().device_calls, calls);
+}
+
+#[test]
+fn what_was_enough_until_a_pause_is_enough_until_more_is_used() {
+    // The 20 chunks come with the first. Another eight might be held with 20 in use, but nothing asks for them before the pause.
+    // Then with no more in use four chunks of the first eight are moved; with 21 in use the nine missing ones may be held.
+    for (wide, moved, held) in [(12, 4, 20), (17, 0, 29)] {
+        let b = bench();
+        let both = [12, 8].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+        assert_eq!(b.chunks(), 20);
+        both.map(|block| b.free(block, b.s));
+        let [low, middle, high] = [8, 4, 8].map(|chunks| b.alloc(chunks * CHUNK, b.s));
+        b.free(low, b.s);
+        b.free(high, b.s);
+        let wide = b.alloc(wide * CHUNK, b.s);
+        assert_eq!((b.at(middle), b.at(wide)), (8 * CHUNK, 12 * CHUNK));
+        assert_eq!((b.stats().chunk_moves, b.chunks()), (moved, held));
+    }
 }
 
 #[test]
@@ -430,11 +471,11 @@ fn ranges_after_many_moves(theirs: bool) -> u64 {
 
 #[test]
 fn a_chunk_with_many_ghosts_drops_those_that_have_executed_before_it_moves() {
-    // Two ghosts a chunk: 12 x 3 places, of ranges of 4.
+    // Two ghosts a chunk: 12 x 3 places, of ranges of 4. (Twice as many ranges, for blocks need adjacent places.)
     let few = ranges_after_many_moves(true);
     // Work that was submitted may still use the chunks from there.
     let many = ranges_after_many_moves(false);
-    assert!(few <= 14 && many > 2 * few, "{few} {many}");
+    assert!(few <= 18 && many > 2 * few, "{few} {many}");
 }
 
 #[test]

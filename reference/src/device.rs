@@ -274,6 +274,7 @@ impl Device {
             tight: false,
             lacking: 0,
             paused_at: 0,
+            paused: None,
             largest_recent: u64::MAX,
             passed_over: 0,
         };

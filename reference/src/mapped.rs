@@ -27,6 +27,8 @@ struct Spot {
     places: Vec<u64>,
     /// Those of them where nothing is mapped.
     missing: Vec<u64>,
+    /// How many of them are ghosts.
+    ghosts: usize,
     to_the_end: bool,
     /// Not at an end of its hole.
     further_up: bool,
@@ -192,6 +194,7 @@ impl Device {
         shelf.passed_over = 0;
         shelf.lacking = 0;
         shelf.paused_at = allocations;
+        shelf.paused = Some((shelf.counted.used_high, shelf.tight, shelf.page_count()));
         if shelf.tight {
             self.met.push("paused, and large blocks do not become recent");
             shelf.largest_recent = shelf.counted.used_high.div_ceil(64);
@@ -370,12 +373,24 @@ impl Device {
                 for address in addresses {
                     let places = page.touched(address, request.need, chunk);
                     let missing = places.iter().copied().filter(|&place| shelf.mapped_at(place).is_none()).collect();
+                    let elsewhere = |place: u64| shelf.mapped_at(place).is_some_and(|chunk| chunk.at != place);
+                    let ghosts = places.iter().filter(|&&place| elsewhere(place)).count();
                     let further_up = address != low && address != high - request.need;
-                    spots.push(Spot { base: page.base, address, places, missing, to_the_end, further_up, shunned });
+                    spots.push(Spot {
+                        base: page.base,
+                        address,
+                        places,
+                        missing,
+                        ghosts,
+                        to_the_end,
+                        further_up,
+                        shunned,
+                    });
                 }
             }
         }
-        spots.sort_by_key(|spot| (spot.missing.len(), spot.address));
+        let several = shelf.is_several();
+        spots.sort_by_key(|spot| (spot.missing.len(), if several { spot.ghosts } else { 0 }, spot.address));
         spots
     }
 
@@ -463,9 +478,20 @@ impl Device {
             }
             used = used.max(bound);
         }
-        let budget = most_held(used, chunk, several, tight);
+        let mut budget = most_held(used, chunk, several, tight);
         if budget > most_held(used, chunk, several, false) && held + missing > most_held(used, chunk, several, false) {
             self.met.push("a little more room where it is tight");
+        }
+        if let Some((used_then, tight_then, held_then)) = shelf.paused
+            && !several
+            && shelf.orders == [request.stream]
+            && (used_then, tight_then) == (used, tight)
+            && budget > held_then
+        {
+            if held + missing > held_then {
+                self.met.push("no more than before the last pause");
+            }
+            budget = held_then;
         }
         let threshold = self.pools[pool].config.release_threshold;
         let reserved = self.pools[pool].reserved();
@@ -642,6 +668,9 @@ impl Device {
         }
         if returned > 0 && spots.iter().any(|spot| spot.address < to.address && spot.missing.len() > to.missing.len()) {
             met.push("a ghost preferred to a lower place");
+        }
+        if spots.iter().any(|spot| spot.address < to.address && spot.missing.len() == to.missing.len()) {
+            met.push("fewer ghosts preferred to a lower place");
         }
         for (at, (from, block, place)) in comes.iter().enumerate() {
             let points = block.points().unwrap_or(&[]);

@@ -319,6 +319,8 @@ pub(crate) struct Shelf {
     pub(crate) lacking: u64,
     /// The pool's allocations when it paused last.
     pub(crate) paused_at: u64,
+    /// Then: the high-water mark of used bytes, whether the entry was tight, the chunks held.
+    pub(crate) paused: Option<(u64, bool, u64)>,
     /// The largest block that becomes recent.
     pub(crate) largest_recent: u64,
     /// Blocks that would have become recent but for their size, since it paused last.

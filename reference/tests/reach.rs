@@ -120,6 +120,8 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "whole until it is observed",
         "some returned and some moved",
         "a ghost preferred to a lower place",
+        "fewer ghosts preferred to a lower place",
+        "no more than before the last pause",
         "a ghost that is not open",
         "placed further up, so as to take no chunk twice",
         "not at the high end, so as to take no chunk twice",

@@ -98,6 +98,17 @@ pub(crate) struct Mapping {
     lacking: u64,
     /// The pool's allocations when the entry paused last.
     paused_at: u64,
+    /// As it was then.
+    paused: Enough,
+}
+
+/// What was enough until a pause.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Enough {
+    /// The high-water mark of used bytes.
+    used: u64,
+    tight: bool,
+    chunks: u64,
 }
 
 /// Free points of one block; mostly one at most.
@@ -163,6 +174,9 @@ struct Range {
     /// The pool's allocations when the place became idle; kept only for `dealloc_period`.
     since: Vec<u64>,
 }
+
+/// How well a block can be put somewhere, the least best: missing places, ghosts (if they matter), its address.
+type Rank = (u64, u64, u64);
 
 /// Where a block can be put: `count` places from `first` on.
 struct Plan {
@@ -782,6 +796,8 @@ pub(crate) fn note_pause(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
     let mapping = &mut shared.entries[e].mapped;
     mapping.lacking = 0;
     mapping.paused_at = pool.allocations();
+    let used = pool.entry_tally[e].used_high.load(Relaxed);
+    mapping.paused = Enough { used, tight: mapping.tight, chunks: mapping.mapped };
     if mapping.tight {
         slow.set_largest_recent(pool, e, pool.entry_tally[e].used_high.load(Relaxed).div_ceil(64));
     }
@@ -918,6 +934,11 @@ impl Request<'_> {
             let twice = budget(used, size, several, tight) + used / size;
             let used = if several { used.max((busy * size).saturating_add(self.need)) } else { used };
             let budget = budget(used, size, several, tight);
+            // What was enough until the last pause is enough again: what is done again comes to the same places sooner.
+            let before = shared.entries[e].mapped.paused;
+            let alone = self.stream.is_some_and(|stream| shared.entries[e].sole == Sole::One(stream));
+            let as_before = alone && (before.used, before.tight) == (used, tight);
+            let budget = if as_before { budget.min(before.chunks) } else { budget };
             let over = (held + missing).saturating_sub(budget.min(cap));
             let wanted = if least { missing } else { over.min(missing) };
             let wanted = if rules::off(rules::CHUNK_MOVES) { 0 } else { wanted };
@@ -1203,8 +1224,10 @@ impl Request<'_> {
     fn plan(&self, shared: &PoolShared, e: usize, bound: &Bound, idle: &Chunks) -> Option<Plan> {
         let size = self.pool.entries[e].page_size;
         let mapping = &shared.entries[e].mapped;
-        // (missing places, address), range, first block of the hole, its end.
-        let mut best: Option<((u64, u64), usize, u32, u64)> = None;
+        // (Programs of several streams do not come back to the same places.)
+        let fewest_ghosts = shared.entries[e].sole.is_several();
+        // Rank, range, first block of the hole, its end.
+        let mut best: Option<(Rank, usize, u32, u64)> = None;
         // All holes that begin below are known.
         let mut passed = 0;
         'search: for &(address, index) in &mapping.vacant {
@@ -1254,28 +1277,24 @@ impl Request<'_> {
                 if high - low < self.need {
                     continue;
                 }
-                let mut offer = |(missing, address): (u64, u64)| {
-                    let rank = (missing, address);
+                // Whether there can be none better: what comes later has higher addresses.
+                let mut offer = |(missing, ghosts, address): Rank| {
+                    let rank = (missing, if fewest_ghosts { ghosts } else { 0 }, address);
                     if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
                         best = Some((rank, range, first, high));
                     }
-                    missing
+                    (rank.0, rank.1) == (0, 0)
                 };
                 // The low end, or as far up as it takes for no chunk to be needed twice.
-                if self.lowest(mapping, home, low, high, size).map(&mut offer) == Some(0) {
-                    // (What comes now has higher addresses.)
+                if self.lowest(mapping, home, low, high, size).is_some_and(&mut offer) {
                     break 'search;
                 }
-                if high != home.end()
-                    && let spot = high - self.need
-                    && let Some((missing, _)) = self.lowest(mapping, home, spot, high, size)
-                    && offer((missing, spot)) == 0
-                {
+                if high != home.end() && self.lowest(mapping, home, high - self.need, high, size).is_some_and(offer) {
                     break 'search;
                 }
             }
         }
-        let ((count, address), range, first, high) = best?;
+        let ((count, _, address), range, first, high) = best?;
         let home = &mapping.ranges[range];
         let (from, to) = (home.place(address, size), home.place(address + self.need - 1, size));
         let (mut gaps, mut returns): (Vec<(u64, u64)>, Vec<Return>) = (Vec::new(), Vec::new());
@@ -1316,12 +1335,12 @@ impl Request<'_> {
     }
 
     /// The lowest address from `low` on, itself or where a place begins, at which a block that ends at or below `high` takes no
-    /// chunk twice; before it, how many of its places have nothing mapped.
-    fn lowest(&self, mapping: &Mapping, range: &Range, low: u64, high: u64, size: u64) -> Option<(u64, u64)> {
+    /// chunk twice; before it, how many of its places have nothing mapped, and how many are ghosts.
+    fn lowest(&self, mapping: &Mapping, range: &Range, low: u64, high: u64, size: u64) -> Option<Rank> {
         let mark = mapping.new_mark();
         let (mut spot, mut first) = (low, range.place(low, size));
         let mut place = first;
-        let mut missing = 0;
+        let (mut missing, mut back) = (0, 0);
         loop {
             let last = range.place(spot + self.need - 1, size);
             let known = (range.places.len() as u64).clamp(place, last + 1);
@@ -1331,6 +1350,7 @@ impl Request<'_> {
                 if number == NOTHING {
                     missing += 1;
                 } else {
+                    back += u64::from(range.ghosts[place as usize] != SERVES);
                     let (met, before) = mapping.chunks[number as usize].needed.replace((mark, place));
                     if met == mark && before >= first {
                         twice = Some(before);
@@ -1341,9 +1361,13 @@ impl Request<'_> {
                     break;
                 }
             }
-            let Some(before) = twice else { return Some((missing + last + 1 - known, spot)) };
+            let Some(before) = twice else { return Some((missing + last + 1 - known, back, spot)) };
             // Behind the first of the two.
-            missing -= (first..=before).filter(|&place| range.number(place) == NOTHING).count() as u64;
+            for place in first as usize..=before as usize {
+                let nothing = range.places[place] == NOTHING;
+                missing -= u64::from(nothing);
+                back -= u64::from(!nothing && range.ghosts[place] != SERVES);
+            }
             first = before + 1;
             spot = range.base + first * size;
             if high < spot || high - spot < self.need {
