@@ -284,7 +284,7 @@ fn what_was_enough_until_a_pause_is_enough_until_more_is_used() {
         let b = bench();
         let both = [12, 8].map(|chunks| b.alloc(chunks * CHUNK, b.s));
         assert_eq!(b.chunks(), 20);
-        both.map(|block| b.free(block, b.s));
+        both.into_iter().for_each(|block| b.free(block, b.s));
         let [low, middle, high] = [8, 4, 8].map(|chunks| b.alloc(chunks * CHUNK, b.s));
         b.free(low, b.s);
         b.free(high, b.s);
