@@ -178,6 +178,16 @@ struct Range {
 /// How well a block can be put somewhere, the least best: missing places, ghosts (if they matter), its address.
 type Rank = (u64, u64, u64);
 
+/// [`Range::places`] and [`Range::ghosts`].
+type Cells<'a> = (&'a [Cell<u32>], &'a [Cell<u32>]);
+
+/// Those of `count` places from `first` on.
+#[inline(always)]
+fn some_of(cells: Cells<'_>, first: u64, count: u64) -> impl Iterator<Item = (&Cell<u32>, &Cell<u32>)> {
+    let these = first as usize..(first + count) as usize;
+    cells.0[these.clone()].iter().zip(&cells.1[these])
+}
+
 /// Where a block can be put: `count` places from `first` on.
 struct Plan {
     range: usize,
@@ -291,6 +301,11 @@ impl Range {
             *word = if away { *word | bits } else { *word & !bits };
             at = upto;
         }
+    }
+    /// What is known of places, to be changed at several at once.
+    fn cells(&mut self) -> Cells<'_> {
+        let (places, ghosts) = (Cell::from_mut(&mut self.places[..]), Cell::from_mut(&mut self.ghosts[..]));
+        (places.as_slice_of_cells(), ghosts.as_slice_of_cells())
     }
     /// The first place from `from` on where a chunk serves that is not at home.
     #[inline(always)]
@@ -434,33 +449,45 @@ impl Mapping {
         ranges[from.0].set_away(from.1, count, false);
         ranges[to.0].know(to.1 + count);
         ranges[to.0].set_away(to.1, count, true);
-        let (mut left_home, mut came_home, mut ghosts) = (0, 0, 0);
-        for i in 0..count {
-            let number = ranges[from.0].places[(from.1 + i) as usize];
+        let (old, new) = if from.0 == to.0 {
+            let cells = ranges[from.0].cells();
+            (cells, cells)
+        } else {
+            let [old, new] = ranges.get_disjoint_mut([from.0, to.0]).expect("both are ranges");
+            (old.cells(), new.cells())
+        };
+        let (mut left_home, mut came_home, mut more) = (0, 0, 0);
+        for ((place, ghost), (to_place, to_ghost)) in some_of(old, from.1, count).zip(some_of(new, to.1, count)) {
+            let number = place.get();
             let serving = &mut chunks[number as usize];
             let left = Ghost { at, left: self.turn, points: points.clone() };
-            let range = &mut ranges[to.0];
-            let (place, here) = (&mut range.places[(to.1 + i) as usize], &mut range.ghosts[(to.1 + i) as usize]);
-            let ghost = if *place == number {
-                serving.ghosts[*here as usize] = left;
-                *here
+            if to_place.get() == number {
+                serving.ghosts[to_ghost.get() as usize] = left;
+                ghost.set(to_ghost.get());
             } else {
+                ghost.set(serving.ghosts.len() as u32);
                 serving.ghosts.push(left);
-                ghosts += 1;
-                serving.ghosts.len() as u32 - 1
-            };
-            (*place, *here) = (number, SERVES);
+                more += 1;
+                to_place.set(number);
+            }
+            to_ghost.set(SERVES);
             serving.at = address;
             left_home += u64::from(serving.home == at);
-            if serving.home == address {
-                came_home += 1;
-                range.set_away(to.1 + i, 1, false);
-            }
-            ranges[from.0].ghosts[(from.1 + i) as usize] = ghost;
+            came_home += u64::from(serving.home == address);
             at += size;
             address += size;
         }
-        self.ghosts += ghosts;
+        if came_home == count {
+            ranges[to.0].set_away(to.1, count, false);
+        } else if came_home > 0 {
+            for place in to.1..to.1 + count {
+                let serving = &chunks[ranges[to.0].places[place as usize] as usize];
+                if serving.home == serving.at {
+                    ranges[to.0].set_away(place, 1, false);
+                }
+            }
+        }
+        self.ghosts += more;
         self.away = self.away + left_home - came_home;
     }
 
