@@ -49,6 +49,30 @@ impl<T: Copy + Default, const N: usize> Few<T, N> {
         after[0] = value;
     }
 
+    /// Becomes these.
+    #[inline]
+    pub(crate) fn assign(&mut self, values: &[T]) {
+        self.heap.clear();
+        match self.here.get_mut(..values.len()) {
+            Some(here) => {
+                here.copy_from_slice(values);
+                self.len = values.len();
+            }
+            None => {
+                self.heap.extend_from_slice(values);
+                self.len = 0;
+            }
+        }
+    }
+
+    /// Takes out the last.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let last = *self.last()?;
+        self.truncate(self.len() - 1);
+        Some(last)
+    }
+
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.len = 0;
@@ -115,6 +139,15 @@ impl<T: Copy + Default, const N: usize> Extend<T> for Few<T, N> {
     }
 }
 
+impl<T: Copy + Default, const N: usize> From<&[T]> for Few<T, N> {
+    #[inline]
+    fn from(values: &[T]) -> Self {
+        let mut few = Few::default();
+        few.assign(values);
+        few
+    }
+}
+
 impl<T: Copy + Default, const N: usize> FromIterator<T> for Few<T, N> {
     #[inline]
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
@@ -144,8 +177,12 @@ mod tests {
             few.insert(0, 2);
             few.insert(1, 9);
             assert_eq!(&*few, [2, 9, 3]);
+            few.assign(&vec![5; count as usize]);
+            assert_eq!(&*few, vec![5; count as usize]);
+            few.push(6);
+            assert_eq!((few.pop(), few.len()), (Some(6), count as usize));
             few.clear();
-            assert!(few.is_empty());
+            assert_eq!((few.is_empty(), few.pop()), (true, None));
         }
     }
 }

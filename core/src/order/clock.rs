@@ -1,9 +1,10 @@
 //! Sparse vector clocks: for each stream that matters, the last operation everything later is ordered after.
 //!
 //! A clock is shared, not copied: recording an event takes a reference, and only a wait that brings something new
-//! makes a new one. Entries the host has observed are left out when a clock is rebuilt.
+//! makes a new one, mostly in the memory of one that nobody has any more. Entries the host has observed are left out when
+//! streams come in.
 
-use super::StreamRef;
+use super::{At, StreamRef};
 use crate::few::Few;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,12 +14,74 @@ const FEW: usize = 16;
 /// After all streams.
 const NO_STREAM: StreamRef = StreamRef(u64::MAX);
 
+/// By ascending stream.
+type Entries = Few<(StreamRef, u64), 8>;
+
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Clock(Option<Arc<[(StreamRef, u64)]>>);
+pub(crate) struct Clock(Option<Arc<Entries>>);
 
 impl Clock {
+    #[inline]
     pub(crate) fn entries(&self) -> &[(StreamRef, u64)] {
-        self.0.as_deref().unwrap_or(&[])
+        match &self.0 {
+            Some(entries) => entries,
+            None => &[],
+        }
+    }
+
+    /// By ascending stream, none twice.
+    pub(super) fn of(entries: &[(StreamRef, u64)]) -> Clock {
+        if entries.is_empty() { Clock(None) } else { Clock(Some(Arc::new(entries.into()))) }
+    }
+
+    /// Whether no one else has this clock. (There are no weak references to one.)
+    fn is_sole(&self) -> bool {
+        self.0.as_ref().is_some_and(|entries| Arc::strong_count(entries) == 1)
+    }
+
+    /// The clock goes. `spare` keeps its memory, if no one else has it and there is none yet.
+    #[inline]
+    pub(super) fn leave_to(self, spare: &mut Clock) {
+        if spare.0.is_none() && self.is_sole() {
+            *spare = self;
+        }
+    }
+
+    /// The entries, to be changed: if others have the clock, a copy's, in the memory of `spare`.
+    #[inline]
+    fn entries_mut(&mut self, spare: &mut Clock) -> &mut Entries {
+        if !self.is_sole() {
+            let mut own = std::mem::take(spare).0.unwrap_or_default();
+            Arc::make_mut(&mut own).assign(self.entries());
+            self.0 = Some(own);
+        }
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+
+    /// Takes in what `other` and `at` cover. As [`Clock::join_for`], but in place. `raised` is told of each stream that is covered
+    /// further now, and how far it was.
+    #[inline]
+    pub(super) fn take_in(
+        &mut self,
+        spare: &mut Clock,
+        own: StreamRef,
+        other: &Clock,
+        at: At,
+        observed: impl Fn(StreamRef) -> u64,
+        mut raised: impl FnMut(StreamRef, u64),
+    ) {
+        let entries = self.entries_mut(spare);
+        let had = entries.len();
+        let mut place = 0;
+        for &(stream, seq) in other.entries() {
+            if stream != own {
+                place = raise(entries, place, stream, seq, &mut raised);
+            }
+        }
+        raise(entries, 0, at.stream, at.seq, &mut raised);
+        if entries.len() > had {
+            entries.retain(|(stream, seq)| seq > observed(stream));
+        }
     }
 
     /// The two are one, as after a join that brought nothing new.
@@ -94,8 +157,36 @@ impl Clock {
                 kept += usize::from(seq > observed(stream));
             }
         }
-        if kept == 0 { Clock(None) } else { Clock(Some(merged[..kept].into())) }
+        Clock::of(&merged[..kept])
     }
+}
+
+/// Raises the entry of `stream` to `seq`; it is not before `place`. Where it is.
+#[inline(always)]
+fn raise(
+    entries: &mut Entries,
+    mut place: usize,
+    stream: StreamRef,
+    seq: u64,
+    raised: &mut impl FnMut(StreamRef, u64),
+) -> usize {
+    let all = &mut **entries;
+    while place < all.len() && all[place].0 < stream {
+        place += 1;
+    }
+    match all.get_mut(place) {
+        Some(entry) if entry.0 == stream => {
+            if entry.1 < seq {
+                raised(stream, entry.1);
+                entry.1 = seq;
+            }
+        }
+        _ => {
+            raised(stream, 0);
+            entries.insert(place, (stream, seq));
+        }
+    }
+    place
 }
 
 /// Merges three lists of entries, each by ascending stream, into `merged`, which is long enough: how many there are. `None`: the

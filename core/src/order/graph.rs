@@ -7,7 +7,7 @@ use crate::few::Few;
 use crate::slab::Slab;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Every stream of the process: up to 2^24.
 pub(crate) type Table<X> = Slab<Stream<X>, { 1 << 16 }>;
@@ -26,6 +26,8 @@ pub(crate) struct Order {
     barrier_clock: Mutex<Clock>,
     pub(crate) streams: Mutex<BTreeSet<StreamRef>>,
     pub(crate) legacy: StreamRef,
+    /// Someone wants to see every call: no stream is ready for one that is not looked at.
+    pub(crate) watched: AtomicBool,
     /// There may be work the library does not see: nothing runs of itself here, an outside answer says how far a stream is.
     pub(crate) opaque: bool,
 }
@@ -42,6 +44,49 @@ pub(crate) struct Barrier {
 pub(crate) struct Now {
     pub(crate) clock: Clock,
     barrier: u64,
+}
+
+/// See [`Order::done`].
+#[inline(always)]
+pub(crate) fn done<X: Default>(table: &Table<X>, uid: u32, at: At) -> bool {
+    let stream = table.at(at.stream.slot());
+    let executed = stream.executed();
+    !stream.is(uid, at.stream) || executed >= at.seq
+}
+
+#[inline(always)]
+fn observed<X: Default>(table: &Table<X>, uid: u32, stream: StreamRef) -> u64 {
+    let record = table.at(stream.slot());
+    let observed = record.observed();
+    if record.is(uid, stream) { observed } else { u64::MAX }
+}
+
+/// Submits a wait for what an event stands for, on a stream, locked, that is ready for an operation and not the legacy one, if
+/// nothing else need be done for it. `false`: nothing was done.
+#[inline(always)]
+pub(crate) fn submit_wait<X: Default>(
+    table: &Table<X>,
+    stream: &Stream<X>,
+    state: &mut State<X>,
+    at: At,
+    clock: &Clock,
+) -> bool {
+    let uid = state.device_uid;
+    if at.stream == state.me {
+        state.push_next(stream);
+        return true;
+    }
+    let done = done(table, uid, at);
+    // Others would have to know that they hold up an eager stream.
+    if !done && !state.lazy {
+        return false;
+    }
+    state.take_in(at, clock, |stream| observed(table, uid, stream));
+    let seq = state.push_next(stream);
+    if !done && !state.opaque {
+        state.queue.push_back((seq, at));
+    }
+    true
 }
 
 impl Order {
@@ -63,6 +108,7 @@ impl Order {
             barrier_clock: Mutex::new(Clock::default()),
             streams: Mutex::new(BTreeSet::new()),
             legacy: StreamRef::new(0, slot),
+            watched: AtomicBool::new(false),
             opaque,
         };
         order.open(table, order.legacy, device_slot, false, lazy);
@@ -118,17 +164,13 @@ impl Order {
     /// All operations of `at.stream` up to `at.seq` have executed. A forgotten stream has nothing left to run.
     #[inline]
     pub(crate) fn done<X: Default>(&self, table: &Table<X>, at: At) -> bool {
-        let stream = table.at(at.stream.slot());
-        let executed = stream.executed();
-        !stream.is(self.uid, at.stream) || executed >= at.seq
+        done(table, self.uid, at)
     }
 
     /// The last operation of `stream` the host has observed; all of them for a forgotten one.
     #[inline]
     pub(crate) fn observed<X: Default>(&self, table: &Table<X>, stream: StreamRef) -> u64 {
-        let record = table.at(stream.slot());
-        let observed = record.observed();
-        if record.is(self.uid, stream) { observed } else { u64::MAX }
+        observed(table, self.uid, stream)
     }
 
     /// What the next operation of a stream is ordered after, the barrier it would depend on included.
@@ -180,7 +222,8 @@ impl Order {
         if !self.is_joined(state.joined) {
             return false;
         }
-        if state.is_settled() {
+        // (Whoever begins to watch locks every stream after.)
+        if state.is_settled() && !self.watched.load(Ordering::Relaxed) {
             (state.ready_for, state.runs) = (state.handle, !state.lazy);
         }
         true
@@ -208,7 +251,7 @@ impl Order {
             let now = self.now(table, state);
             state.joined = now.barrier;
             deps.push(At { stream: self.legacy, seq: now.barrier });
-            state.set_clock(first, now.clock, stream.observed());
+            state.set_clock(first, now.clock);
         }
         if after.is_some() || !deps.is_empty() {
             let extra: Few<(StreamRef, u64), 4> =
@@ -216,33 +259,15 @@ impl Order {
             let none = Clock::default();
             let observed = |stream| self.observed(table, stream);
             let clock = state.clock.join_for(state.me, after.unwrap_or(&none), &extra, observed);
-            state.set_clock(first, clock, stream.observed());
+            state.set_clock(first, clock);
         }
         deps.retain(|dep| dep.stream != state.me && !self.done(table, dep));
         self.mark_dirty(&mut state.dirty, state.me);
-        let first = state.push(stream, count, deps);
+        let first = state.push(stream, count, &deps);
         if state.ready_for == 0 {
             self.admit(state);
         }
         first
-    }
-
-    /// Submits a wait for what an event stands for, on a locked stream that is ready for an operation and not the legacy one.
-    pub(crate) fn submit_wait<X: Default>(&self, table: &Table<X>, state: &mut State<X>, at: At, clock: &Clock) {
-        let stream = table.at(state.me.slot());
-        let mut deps = Points::default();
-        if at.stream != state.me {
-            let observed = |stream| self.observed(table, stream);
-            let clock = state.clock.join_for(state.me, clock, &[(at.stream, at.seq)], observed);
-            state.set_clock(state.submitted + 1, clock, stream.observed());
-            if !self.done(table, at) {
-                deps.push(at);
-            }
-        }
-        state.push(stream, 1, deps);
-        if state.ready_for == 0 {
-            self.admit(state);
-        }
     }
 
     /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what
@@ -254,7 +279,7 @@ impl Order {
         // The number is taken first, held back by a dependency that cannot be met, so that whatever a blocking stream
         // submits from now on is on the far side of the barrier.
         let never = At { stream: self.legacy, seq: u64::MAX };
-        let first = stream.state.lock().push(stream, count, [never].into_iter().collect());
+        let first = stream.state.lock().push(stream, count, &[never]);
         let mut deps = deps;
         let mut extra: Vec<(StreamRef, u64)> =
             deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)).collect();
@@ -293,8 +318,8 @@ impl Order {
         let none = Clock::default();
         let observed = |stream| self.observed(table, stream);
         let clock = state.clock.join_for(self.legacy, after.unwrap_or(&none), &extra, observed);
-        state.set_clock(first, clock.clone(), stream.observed());
-        state.replace_deps(first, deps);
+        state.set_clock(first, clock.clone());
+        state.replace_deps(first, &deps);
         drop(state);
         let mut shared = self.barrier_clock.lock();
         *shared = clock;
@@ -362,7 +387,7 @@ impl Order {
 
     /// Runs a stream up to `seq` and first, on whatever stream, what that depends on.
     pub(crate) fn run_to<X: Default>(&self, table: &Table<X>, target: At) {
-        let mut stack = Vec::with_capacity(4);
+        let mut stack: Few<At, 4> = Few::default();
         stack.push(target);
         while let Some(&at) = stack.last() {
             let record = table.at(at.stream.slot());
@@ -391,8 +416,8 @@ impl Order {
     }
 
     /// The points a host that has waited for `at` has observed, `at` included, given the clock at that point.
-    pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock) -> Vec<At> {
-        let mut seen = Vec::with_capacity(1 + clock.entries().len());
+    pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock) -> Few<At, 8> {
+        let mut seen: Few<At, 8> = Few::default();
         seen.push(at);
         seen.extend(clock.entries().iter().map(|&(stream, seq)| At { stream, seq }));
         let barrier = if at.stream == self.legacy { at.seq } else { clock.legacy() };

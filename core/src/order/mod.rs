@@ -11,7 +11,7 @@ mod stream;
 
 pub(crate) use clock::Clock;
 pub(crate) use event::{Event, EventState, Recorded};
-pub(crate) use graph::{Order, Table};
+pub(crate) use graph::{Order, Table, done, submit_wait};
 pub(crate) use lock::StreamMutexGuard;
 pub(crate) use stream::{LEGACY, State, Stream};
 

@@ -1,14 +1,17 @@
 //! One stream: its numbers, what its operations still wait for, and what it is ordered after.
 
 use super::lock::StreamMutex;
-use super::{At, Clock, Points, StreamRef};
+use super::{At, Clock, StreamRef};
+use crate::few::Few;
 use crate::handle;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How many past clocks, and how many past barriers, a stream remembers for points the host has not observed. Beyond
-/// that the oldest are dropped, which can only make an answer more careful.
-const LOG_LIMIT: usize = 65536;
+/// How many past barriers a stream remembers for points the host has not observed. Beyond that the oldest are dropped, which
+/// can only make an answer more careful.
+const BARRIERS: usize = 65536;
+/// How many changes of its clock, likewise.
+const CHANGES: usize = 4 * BARRIERS;
 
 /// How calls name the legacy default stream, in [`State::handle`].
 pub(crate) const LEGACY: u64 = 1;
@@ -58,12 +61,25 @@ pub(crate) struct State<X> {
     pub(crate) joined: u64,
     /// Something was submitted since the last barrier that took this stream in; always where barriers do not matter.
     pub(crate) dirty: bool,
-    pub(super) clock_log: VecDeque<(u64, Clock)>,
+    /// Memory for the next clock.
+    pub(super) spare: Clock,
+    /// How the clock became what it is, as far as unobserved operations changed it.
+    pub(super) clock_log: VecDeque<Raised>,
+    /// The last operation whose change has been dropped though it was not observed: what the clock was before is not known.
+    pub(super) clock_known_from: u64,
     pub(super) barrier_log: VecDeque<(u64, u64)>,
-    /// Operations with dependencies that had not executed when submitted.
-    pub(super) queue: VecDeque<(u64, Points)>,
+    /// Operations with dependencies that had not executed when submitted, once for each of them.
+    pub(super) queue: VecDeque<(u64, At)>,
     /// Eager streams held up by this one.
     pub(crate) waiters: Vec<StreamRef>,
+}
+
+/// The operation `seq` covers more of `stream` than the one before it, which covered `had`.
+#[derive(Clone, Copy)]
+pub(super) struct Raised {
+    seq: u64,
+    stream: StreamRef,
+    had: u64,
 }
 
 impl<X: Default> Default for State<X> {
@@ -85,7 +101,9 @@ impl<X: Default> Default for State<X> {
             clock: Clock::default(),
             joined: 0,
             dirty: false,
+            spare: Clock::default(),
             clock_log: VecDeque::new(),
+            clock_known_from: 0,
             barrier_log: VecDeque::new(),
             queue: VecDeque::new(),
             waiters: Vec::new(),
@@ -168,7 +186,7 @@ impl<X> State<X> {
     }
 
     /// More may be needed for the next operation.
-    pub(super) fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         self.ready_for = 0;
     }
 
@@ -216,12 +234,12 @@ impl<X> State<X> {
     /// Submits `count` operations of which the first depends on `deps` (already without what has executed). Returns the
     /// first one's number.
     #[inline(always)]
-    pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: Points) -> u64 {
+    pub(crate) fn push(&mut self, stream: &Stream<X>, count: u64, deps: &[At]) -> u64 {
         let first = self.submitted + 1;
         self.submitted += count;
         if !deps.is_empty() && !self.opaque {
             self.look_again();
-            self.queue.push_back((first, deps));
+            self.queue.extend(deps.iter().map(|&dep| (first, dep)));
         }
         if !self.lazy && self.queue.is_empty() {
             stream.executed.store(self.submitted, Ordering::Release);
@@ -229,10 +247,14 @@ impl<X> State<X> {
         first
     }
 
-    /// Replaces the dependencies of the queued operation `seq`.
-    pub(crate) fn replace_deps(&mut self, seq: u64, deps: Points) {
-        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == seq) {
-            entry.1 = deps;
+    /// Replaces the only dependency of the queued operation `seq`.
+    pub(crate) fn replace_deps(&mut self, seq: u64, deps: &[At]) {
+        if let Some(at) = self.queue.iter().position(|entry| entry.0 == seq) {
+            // (Without any it stays in the queue, to be run on from there.)
+            self.queue[at].1.seq = 0;
+            for (place, &dep) in (at..).zip(deps) {
+                self.queue.insert(place, (seq, dep));
+            }
         }
     }
 
@@ -241,12 +263,12 @@ impl<X> State<X> {
         let limit = limit.min(self.submitted);
         let mut blocked = None;
         let mut reach = limit;
-        while let Some((seq, deps)) = self.queue.front() {
-            if *seq > limit {
+        while let Some(&(seq, dep)) = self.queue.front() {
+            if seq > limit {
                 break;
             }
-            if let Some(&dep) = deps.iter().find(|&&dep| !done(dep)) {
-                reach = *seq - 1;
+            if !done(dep) {
+                reach = seq - 1;
                 blocked = Some(dep);
                 break;
             }
@@ -258,18 +280,68 @@ impl<X> State<X> {
         blocked
     }
 
-    /// The stream's clock changed with the operation `seq`.
-    pub(crate) fn set_clock(&mut self, seq: u64, clock: Clock, observed: u64) {
-        if !clock.is_same(&self.clock) {
-            self.clock = clock.clone();
-            self.clock_log.push_back((seq, clock));
-            self.prune(observed);
+    /// The stream's clock changes with the operation `seq`.
+    pub(crate) fn set_clock(&mut self, seq: u64, clock: Clock) {
+        if clock.is_same(&self.clock) {
+            return;
+        }
+        for &(stream, covered) in clock.entries() {
+            let had = self.clock.get(stream);
+            if covered > had {
+                self.clock_log.push_back(Raised { seq, stream, had });
+            }
+        }
+        self.clock = clock;
+        self.limit_clock_log();
+    }
+
+    /// The next operation is ordered after `at`, of another stream, and after what `clock` covers. `observed`: how far the host has
+    /// observed a stream.
+    #[inline(always)]
+    pub(super) fn take_in(&mut self, at: At, clock: &Clock, observed: impl Fn(StreamRef) -> u64) {
+        let State { clock: own, spare, clock_log, submitted, me, .. } = self;
+        let seq = *submitted + 1;
+        own.take_in(spare, *me, clock, at, observed, |stream, had| clock_log.push_back(Raised { seq, stream, had }));
+        self.limit_clock_log();
+    }
+
+    #[inline]
+    fn limit_clock_log(&mut self) {
+        while self.clock_log.len() > CHANGES {
+            self.clock_known_from = self.clock_log.pop_front().map_or(0, |dropped| dropped.seq);
         }
     }
 
-    /// The clock as it was after operation `seq`, as far as remembered.
+    /// A record of an event holds the stream's clock now, and `old` no more.
+    #[inline]
+    pub(crate) fn share_clock(&mut self, old: Option<Clock>) -> Clock {
+        if let Some(old) = old {
+            old.leave_to(&mut self.spare);
+        }
+        self.clock.clone()
+    }
+
+    /// The clock as it was after operation `seq`, as far as remembered: what has been observed may be in it or not.
     pub(crate) fn clock_at(&self, seq: u64) -> Clock {
-        self.clock_log.iter().rev().find(|entry| entry.0 <= seq).map(|entry| entry.1.clone()).unwrap_or_default()
+        if seq < self.clock_known_from {
+            return Clock::default();
+        }
+        let later = self.clock_log.iter().rev().take_while(|raised| raised.seq > seq);
+        let mut entries: Option<Few<(StreamRef, u64), 8>> = None;
+        for &Raised { stream, had, .. } in later {
+            let entries = entries.get_or_insert_with(|| self.clock.entries().into());
+            match entries.binary_search_by_key(&stream, |entry| entry.0) {
+                Ok(at) => entries[at].1 = had,
+                Err(at) => entries.insert(at, (stream, had)),
+            }
+        }
+        match entries {
+            None => self.clock.clone(),
+            Some(mut entries) => {
+                entries.retain(|(_, covered)| covered > 0);
+                Clock::of(&entries)
+            }
+        }
     }
 
     /// A barrier took in everything submitted so far.
@@ -299,10 +371,11 @@ impl<X> State<X> {
 
     /// Drops what only speaks of observed points.
     pub(crate) fn prune(&mut self, observed: u64) {
-        while self.clock_log.len() > LOG_LIMIT || self.clock_log.get(1).is_some_and(|next| next.0 <= observed) {
-            self.clock_log.pop_front();
+        if self.clock_log.front().is_some_and(|first| first.seq <= observed) {
+            let gone = self.clock_log.partition_point(|raised| raised.seq <= observed);
+            self.clock_log.drain(..gone);
         }
-        while self.barrier_log.len() > LOG_LIMIT || self.barrier_log.front().is_some_and(|entry| entry.1 <= observed) {
+        while self.barrier_log.len() > BARRIERS || self.barrier_log.front().is_some_and(|entry| entry.1 <= observed) {
             self.barrier_log.pop_front();
         }
     }

@@ -1152,6 +1152,7 @@ impl Device {
             return false;
         }
         self.serial.store(observer.is_some(), SeqCst);
+        self.order.watched.store(observer.is_some(), SeqCst);
         *place = observer;
         drop(place);
         // Whoever holds a lock now did not see the flag; wait for them.
@@ -1159,6 +1160,7 @@ impl Device {
         let streams: Vec<StreamRef> = self.order.streams.lock().iter().copied().collect();
         for stream in streams {
             let mut state = STREAMS.at(stream.slot()).state.lock();
+            state.look_again();
             state.attach.pools.iter_mut().flatten().for_each(|cache| cache.stand_aside());
         }
         true

@@ -92,11 +92,13 @@ fn open(source: Source, options: ModelOptions, checked: bool, capture_check: boo
         DEVICES.give_back([slot]);
         return Err(full());
     };
-    let mut place = DEVICES.at(slot).0.lock();
+    let home = DEVICES.at(slot);
+    let mut place = home.place.lock();
     place.generation += 1;
     let id = DeviceId(handle::encode(handle::Kind::Device, place.generation, slot));
     let device = Arc::new(Device::new(id, slot, uid, source, options, order, checked, capture_check, why));
     place.device = Some(device.clone());
+    home.open.store((u64::from(place.generation) << 32) | u64::from(uid), Relaxed);
     drop(place);
     native::enlist(&device);
     Ok(device)
@@ -131,10 +133,11 @@ pub fn info(device: DeviceId) -> Result<DeviceInfo> {
 /// where only frees that no one can observe any more hold it, the device is synchronised.
 pub fn close(device: DeviceId) -> Result<()> {
     let gone = resolve_device(device)?;
-    let mut place = DEVICES.at(gone.slot).0.lock();
+    let home = DEVICES.at(gone.slot);
+    let mut place = home.place.lock();
     match place.device.take() {
         // `gone` keeps it: nothing of it is torn down under the lock.
-        Some(open) if open.uid == gone.uid => drop(open),
+        Some(open) if open.uid == gone.uid => home.open.store(0, Relaxed),
         other => {
             place.device = other;
             return Err(handle::gone(handle::Kind::Device, device.0));

@@ -161,12 +161,15 @@ pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Poin
 /// As [`record`], done by `act`. On CUDA an event of the caller's becomes known by this; on a capturing stream the record
 /// is the capture's and stands for nothing here.
 pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Act<'_>) -> Result<Point> {
-    if device.0 != 0
-        && let Ok(own) = resolve_device(device)
-        && let Some(at) = record_ready(&own, event, stream)
-    {
+    if let Some(at) = record_ready(device, event, stream) {
         return Ok(at.point());
     }
+    record_rest(device, event, stream, &mut act)
+}
+
+/// The rest of [`record_by`], after the short way.
+#[inline(never)]
+fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act<'_>) -> Result<Point> {
     let own = match device_of(event) {
         Ok(own) => own,
         Err(_) if native::any() && native::is_foreign(event.0) => {
@@ -232,16 +235,23 @@ pub fn record_by(device: DeviceId, event: EventId, stream: StreamId, mut act: Ac
 }
 
 /// A record the short way. `None`: nothing was done.
-fn record_ready(device: &Device, event: EventId, stream: StreamId) -> Option<At> {
+#[inline(always)]
+fn record_ready(device: DeviceId, event: EventId, stream: StreamId) -> Option<At> {
     let (record, mut state) = ready_stream(device, stream)?;
-    let (_, mut known) = lock(event).ok()?;
-    if (known.device >> 32) as u32 != device.uid {
-        return None;
-    }
-    let at = At { stream: state.me, seq: state.push_ready(record, 1)? };
+    let mut known = lock_plain(event, state.device_uid)?;
+    let at = At { stream: state.me, seq: state.push_next(record) };
     known.version += 1;
-    known.recorded = Some(Recorded { at, clock: state.clock.clone() });
+    let old = known.recorded.take().map(|recorded| recorded.clock);
+    known.recorded = Some(Recorded { at, clock: state.share_clock(old) });
     Some(at)
+}
+
+/// An event of the model device with that number, where no CUDA device has been opened. `None`: more is to be looked at.
+#[inline(always)]
+pub(super) fn lock_plain(id: EventId, device_uid: u32) -> Option<MutexGuard<'static, crate::order::EventState>> {
+    let (slot, generation) = handle::decode(KIND, id.0)?;
+    let state = EVENTS.get(slot)?.state.lock();
+    (state.live && state.generation == generation && (state.device >> 32) as u32 == device_uid).then_some(state)
 }
 
 /// Waits on the host for the event's last record, and observes it (`cuEventSynchronize`).

@@ -16,7 +16,7 @@ use crate::rules;
 use crate::slab::Slab;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Who does what a call about order names.
 pub enum Act<'a> {
@@ -48,7 +48,11 @@ impl Act<'_> {
 pub(crate) static DEVICES: Slab<DeviceSlot, { 1 << 12 }> = Slab::new();
 
 #[derive(Default)]
-pub(crate) struct DeviceSlot(Mutex<DevicePlace>);
+pub(crate) struct DeviceSlot {
+    /// (the handle's generation << 32) | the device's number while it is open, else 0; for calls that look before they lock.
+    open: AtomicU64,
+    place: Mutex<DevicePlace>,
+}
 
 #[derive(Default)]
 struct DevicePlace {
@@ -61,7 +65,7 @@ pub(crate) fn resolve_device(id: DeviceId) -> Result<Arc<Device>> {
     let kind = handle::Kind::Device;
     native::refuse_forked()?;
     let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
-    let place = DEVICES.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?.0.lock();
+    let place = DEVICES.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?.place.lock();
     handle::judge(kind, id.0, generation, place.generation, place.device.is_some())?;
     place.device.clone().ok_or_else(|| handle::gone(kind, id.0))
 }
@@ -108,6 +112,7 @@ fn resolve_created(id: StreamId) -> Result<(StreamRef, u32)> {
 }
 
 /// The device and stream of a call that names both; the device may be null if the stream is a created one.
+#[inline(never)]
 pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device>, StreamRef)> {
     if device.0 == 0 && native::is_foreign(id.0) {
         native::refuse_forked()?;
@@ -126,16 +131,17 @@ pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device
 }
 
 /// The short way of a call on a created stream of the model device that is ready for an operation that depends on nothing:
-/// the stream, locked. `None`: more is to be looked at, as where an observer is installed.
+/// the stream, locked. `None`: more is to be looked at, as where an observer is installed (then no stream is ready).
 #[inline(always)]
-pub(crate) fn ready_stream(device: &Device, id: StreamId) -> Option<(&'static Stream<Caches>, StreamGuard)> {
+pub(crate) fn ready_stream(device: DeviceId, id: StreamId) -> Option<(&'static Stream<Caches>, StreamGuard)> {
     if !native::is_plain(id) {
         return None;
     }
+    let (slot, generation) = handle::decode(handle::Kind::Device, device.0)?;
+    let open = DEVICES.get(slot)?.open.load(Relaxed);
     let record = STREAMS.get_wrapped(handle::slot(id.0))?;
     let state = record.state.lock();
-    // Whoever installs an observer takes this lock once after.
-    let ready = state.is_ready_for(id.0) && state.device_uid == device.uid && !device.serial.load(Relaxed);
+    let ready = state.is_ready_for(id.0) && open == (u64::from(generation) << 32) | u64::from(state.device_uid);
     ready.then_some((record, state))
 }
 
@@ -285,7 +291,10 @@ pub(crate) fn submit_agreed(
 pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock) {
     native::poll_before_release(device);
     device.order.run_to(&STREAMS, at);
-    let mut seen = if rules::off(rules::SYNC_OBSERVES) { vec![at] } else { device.order.closure(&STREAMS, at, clock) };
+    let mut seen = match rules::off(rules::SYNC_OBSERVES) {
+        true => [at].into_iter().collect(),
+        false => device.order.closure(&STREAMS, at, clock),
+    };
     if rules::off(rules::CUDA_OBSERVED) && device.cuda().is_some() {
         let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
         seen.extend(

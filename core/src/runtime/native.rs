@@ -553,7 +553,7 @@ pub(crate) fn retire_timeline(device: &Arc<Device>) -> Result<()> {
 
 /// A device found by its slot and number, if it is open.
 pub(crate) fn device_by(slot: u32, uid: u32) -> Option<Arc<Device>> {
-    DEVICES.get(slot)?.0.lock().device.clone().filter(|device| device.uid == uid)
+    DEVICES.get(slot)?.place.lock().device.clone().filter(|device| device.uid == uid)
 }
 
 /// The handle by which calls name the stream.

@@ -3,7 +3,7 @@
 use super::{Act, native, ready_stream, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
-use crate::order::{At, Clock, Points, Recorded, StreamOrderId, StreamRef};
+use crate::order::{self, At, Clock, Points, Recorded, StreamOrderId, StreamRef};
 use crate::pool::observer::Event;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
@@ -232,12 +232,17 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     if count == 0 || count > 1 << 32 {
         return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
     }
-    if device.0 != 0
-        && let Some((record, mut state)) = ready_stream(&*resolve_device(device)?, stream)
+    if let Some((record, mut state)) = ready_stream(device, stream)
         && let Some(first) = state.push_ready(record, count)
     {
         return Ok(first + count - 1);
     }
+    submit_rest(device, stream, count)
+}
+
+/// The rest of [`submit`], after the short way.
+#[inline(never)]
+fn submit_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
@@ -249,16 +254,19 @@ pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 
 /// Runs up to `count` further operations of a stream of the model device; stops at an unmet wait. Returns how many ran.
 pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
-    if device.0 != 0 {
-        let device = resolve_device(device)?;
-        if let Some((record, mut state)) = ready_stream(&device, stream) {
-            // Nobody waits for it, so nothing else moves with it.
-            let before = record.executed();
-            let limit = before.saturating_add(count);
-            state.advance(record, limit, |dep| device.order.done(&STREAMS, dep));
-            return Ok(record.executed() - before);
-        }
+    if let Some((record, mut state)) = ready_stream(device, stream) {
+        // Nobody waits for it, so nothing else moves with it.
+        let (before, uid) = (record.executed(), state.device_uid);
+        let limit = before.saturating_add(count);
+        state.advance(record, limit, |dep| order::done(&STREAMS, uid, dep));
+        return Ok(record.executed() - before);
     }
+    advance_rest(device, stream, count)
+}
+
+/// The rest of [`advance`], after the short way.
+#[inline(never)]
+fn advance_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
@@ -276,9 +284,15 @@ pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<
 /// As [`wait_event`], done by `act`. On CUDA an event the library has not seen recorded orders nothing it knows of, and a
 /// wait on a capturing stream is the capture's.
 pub fn wait_event_by(device: DeviceId, stream: StreamId, event: EventId, mut act: Act<'_>) -> Result<()> {
-    if device.0 != 0 && wait_ready(&*resolve_device(device)?, stream, event) {
+    if wait_ready(device, stream, event) {
         return Ok(());
     }
+    wait_rest(device, stream, event, &mut act)
+}
+
+/// The rest of [`wait_event_by`], after the short way.
+#[inline(never)]
+fn wait_rest(device: DeviceId, stream: StreamId, event: EventId, act: &mut Act<'_>) -> Result<()> {
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
     let cuda = device.sound_cuda()?;
@@ -328,27 +342,21 @@ fn after(device: &Device, recorded: Option<Recorded>) -> (Points, Option<Clock>)
 }
 
 /// A wait the short way. `false`: nothing was done.
-fn wait_ready(device: &Device, stream: StreamId, event: EventId) -> bool {
-    let Some((_, mut state)) = ready_stream(device, stream) else { return false };
-    let Ok(seen) = super::event::seen(event, Some(device)) else { return false };
-    let me = state.me;
-    match &seen.recorded {
-        Some(Recorded { at, clock })
-            if !rules::off(rules::TRANSITIVE) && STREAMS.at(at.stream.slot()).is(device.uid, at.stream) =>
-        {
-            device.order.submit_wait(&STREAMS, &mut state, *at, clock);
+#[inline(always)]
+fn wait_ready(device: DeviceId, stream: StreamId, event: EventId) -> bool {
+    let Some((record, mut state)) = ready_stream(device, stream) else { return false };
+    let Some(known) = super::event::lock_plain(event, state.device_uid) else { return false };
+    match &known.recorded {
+        Some(Recorded { at, clock }) => {
+            !rules::off(rules::TRANSITIVE)
+                && STREAMS.at(at.stream.slot()).is(state.device_uid, at.stream)
+                && order::submit_wait(&STREAMS, record, &mut state, *at, clock)
         }
-        _ => {
-            let (deps, clock) = after(device, seen.recorded);
-            device.order.submit(&STREAMS, &mut state, 1, deps, clock.as_ref());
+        None => {
+            state.push_next(record);
+            true
         }
     }
-    let settled = state.is_settled();
-    drop(state);
-    if !settled {
-        device.order.settle(&STREAMS, me);
-    }
-    true
 }
 
 /// The stream's numbers.
