@@ -291,7 +291,9 @@ impl Judge<'_> {
         {
             let order = &self.device.order;
             // Its free looks at what was noted.
-            b.set_pass(0);
+            if b.sole_user().is_none() {
+                b.set_pass(0);
+            }
             let observed = |at: At| order.observed(&STREAMS, at.stream) >= at.seq;
             let mut precedes = |at: At| self.follows(slow, at);
             if let Some((at, kind)) = pool.accesses.note(index, bytes, self.kind, self.at, &mut precedes, &observed) {

@@ -811,7 +811,7 @@ impl Request<'_> {
         if let Some(me) = self.stream {
             // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
-                let others = kept || holders.iter().any(|&holder| holder != me) || !shared.entries[e].multi.is_empty();
+                let others = kept || holders.iter().any(|&holder| holder != me) || shared.entries[e].multi.count > 0;
                 if others && self.grown != Some(e) && self.grows_first(&shared, e) {
                     drop(shared);
                     if kept {
@@ -924,12 +924,12 @@ impl Request<'_> {
             }
         }
         if !same || seen != Some(changes) {
-            for &(.., index) in &shared.entries[e].multi {
+            shared.entries[e].multi.each(|index| {
                 let precedes = |at: &At| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq;
                 if shared.points[&index].iter().all(precedes) {
                     coming.push(index);
                 }
-            }
+            });
         }
         if all {
             slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, changes));
@@ -1251,26 +1251,18 @@ fn consider(best: &mut Option<(u64, u64, u32, Option<StreamRef>)>, index: u32, h
 
 /// Multi blocks that fit, best first.
 pub(super) fn multis(shared: &PoolShared, e: usize, need: u64, exact: bool) -> impl Iterator<Item = u32> + '_ {
-    shared.entries[e]
-        .multi
-        .range((need, 0, 0)..)
-        .take_while(move |&&(size, ..)| !exact || size == need)
-        .map(|&(.., index)| index)
+    shared.entries[e].multi.iter_from(need).take_while(move |&index| !exact || block(index).size() == need)
 }
 
 /// Takes a multi block out; its points stay in the table (a cut keeps them for the remainder).
 fn remove_multi(shared: &mut PoolShared, e: usize, index: u32) {
-    let b = block(index);
-    shared.entries[e].multi.remove(&(b.size(), b.addr(), index));
-    shared.entries[e].multi_bytes -= b.size();
+    shared.entries[e].multi.remove(index);
 }
 
 /// The streams that are a point of some free block of the entry, lowest first.
 pub(super) fn point_streams(holders: &[StreamRef], shared: &PoolShared, e: usize) -> Vec<StreamRef> {
     let mut streams = holders.to_vec();
-    for &(.., index) in &shared.entries[e].multi {
-        streams.extend(shared.points[&index].iter().map(|at| at.stream));
-    }
+    shared.entries[e].multi.each(|index| streams.extend(shared.points[&index].iter().map(|at| at.stream)));
     streams.sort_unstable();
     streams.dedup();
     streams
@@ -1371,7 +1363,7 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
         std::thread::yield_now();
     }
     if let Some(points) = shared.points.remove(&old) {
-        shared.points.insert(fresh, points);
+        shared.points.insert(fresh, &points);
     }
     shared.stock.give(old);
     Some(fresh)

@@ -528,6 +528,24 @@ impl Bins {
         }
     }
 
+    /// The blocks of at least `size`, smallest first, among equals by address.
+    pub(crate) fn iter_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
+        let mut from = lowest_of(size);
+        let mut c = class_of(size);
+        std::iter::from_fn(move || {
+            loop {
+                let found = self.occupied.next(c)?;
+                let node = lower_bound(self.roots[found], from);
+                if node != NIL {
+                    from = key_of(block(node)) + 1;
+                    c = found;
+                    return Some(node);
+                }
+                c = found + 1;
+            }
+        })
+    }
+
     /// Visits every block of at least `size`.
     pub(crate) fn each_from(&self, size: u64, visit: &mut impl FnMut(u32)) {
         let mut c = class_of(size);

@@ -38,6 +38,9 @@ pub(crate) const WHOLE: u64 = 1 << 49;
 pub(crate) const USERS: u64 = 1 << 52;
 /// Neither live nor free: addresses of a Mapped entry where no chunk serves. Its domain is [`HOST`].
 pub(crate) const VACANT: u64 = 1 << 62;
+/// In place of a pass: an added user, in the bits below. (No pass begins so.)
+const A_USER: u64 = 1 << 62;
+const USER_MASK: u64 = A_USER - 1;
 const REASON_SHIFT: u32 = 53;
 const REASON_MASK: u64 = 7 << REASON_SHIFT;
 const ALIGN_SHIFT: u32 = 56;
@@ -124,6 +127,21 @@ impl Block {
     pub(crate) fn passes(&self, allocation: u64) -> Option<u32> {
         let pass = self.pass();
         ((pass ^ allocation) & !handle::SLOT_MASK == 0).then_some(handle::slot(pass))
+    }
+
+    /// A live block with [`USERS`]: its only added user, which it keeps in place of the pass. `None`: the pool's table has them.
+    #[inline(always)]
+    pub(crate) fn sole_user(&self) -> Option<StreamRef> {
+        let kept = self.pass();
+        (kept & !USER_MASK == A_USER).then_some(StreamRef(kept & USER_MASK))
+    }
+    /// Keeps the only added user. `false`: it cannot be kept here.
+    pub(crate) fn set_sole_user(&self, user: StreamRef) -> bool {
+        let fits = user.0 & !USER_MASK == 0;
+        if fits {
+            self.set_pass(A_USER | user.0);
+        }
+        fits
     }
 
     #[inline(always)]

@@ -59,6 +59,12 @@ pub fn free_missed(missed: Missed, allocation: AllocationId, stream: StreamId) -
         return free_other(allocation, stream);
     }
     match (BLOCKS.get(handle::slot(allocation.0)), STREAMS.get(handle::slot(stream.0))) {
+        (Some(b), Some(record)) if b.has(USERS) => {
+            drop(missed);
+            if free_used(allocation, b, record, stream.0).is_some() {
+                return Ok(());
+            }
+        }
         (Some(b), Some(record)) => {
             if listed_or_fast(allocation, b, record, stream.0, missed.lock(record)).is_some()
                 || across(allocation, b, record, stream.0).is_some()
@@ -151,6 +157,106 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
         home.give_room(&pool, 0, owner, bytes);
         home.make_ready();
     }
+    Some(())
+}
+
+/// A free of a block with one added user, on whatever stream that is ordered after the allocation: of the first entry, where it
+/// has as many points as are not observed. `None`: nothing was done.
+#[inline(never)]
+fn free_used(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
+    let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
+    let pool = {
+        let state = record.state.lock();
+        let home = page(b.page());
+        if !state.is_ready_for(key) || home.device_uid.load(Relaxed) != state.device_uid {
+            return None;
+        }
+        let cache = state.attach.pools.get(home.pool.load(Relaxed) as usize)?.as_ref()?;
+        if !cache.rests_on_free() {
+            return None;
+        }
+        cache.pool.clone()
+    };
+    let device = &*pool.device;
+    let _slow = device.slow.lock();
+    let mut shared = pool.shared.lock();
+    let mut guard = record.state.lock();
+    let state = &mut *guard;
+    let (owner, user) = (b.stream(), b.sole_user()?);
+    if matches!(owner, OBSERVED | MULTI | HOST) || device.order.opaque || rules::off(rules::USERS) {
+        return None;
+    }
+    // (The slot of a stream that is forgotten may be another device's by now, whose lock is not ours to take.)
+    let (other, used_by) = (STREAMS.at(owner.slot()), STREAMS.at(user.slot()));
+    if !other.is(device.uid, owner) || !used_by.is(device.uid, user) {
+        return None;
+    }
+    let mut others = (owner != state.me).then(|| other.state.lock());
+    let used_upto = match &others {
+        _ if user == state.me => 0,
+        Some(others) if user == owner => others.submitted,
+        _ => used_by.state.lock().submitted,
+    };
+    // All of it once more, now that nothing changes.
+    let home = page(b.page());
+    let bytes = b.size();
+    if !state.is_ready_for(key)
+        || b.stream() != owner
+        || b.generation() != generation
+        || b.flags() & (LIVE | USERS | NAMED) != LIVE | USERS
+        || b.sole_user() != Some(user)
+        || home.pool.load(Relaxed) != pool.slot
+        || home.entry.load(Relaxed) != 0
+        || !(owner == state.me || follows(state, owner, other, b.seq()))
+        || pool.accesses.any()
+    {
+        return None;
+    }
+    let me = state.me;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    let cache = &mut **pools.get_mut(pool.slot as usize)?.as_mut()?;
+    if cache.id != pool.id || !cache.rests_on_free() || bytes > cache.entries.first.largest_recent {
+        return None;
+    }
+    // The allocation took its bytes out of its own stream's room, which will take them again.
+    let give_back = |home: &mut PoolCache| {
+        if home.quick == Quick::Yes {
+            home.ready += bytes;
+        } else {
+            home.give_room(&pool, 0, owner, bytes);
+            home.make_ready();
+        }
+    };
+    match &mut others {
+        None => give_back(cache),
+        Some(others) => match others.attach.pools.get_mut(pool.slot as usize) {
+            Some(Some(home)) if home.id == pool.id => give_back(home),
+            _ => return None,
+        },
+    }
+    let own = &mut shared.entries[0];
+    own.note_order(&pool, 0, None);
+    let seq = state.submitted + 1;
+    if used_upto <= used_by.observed() {
+        // What it is by `across`.
+        let whole = owner != me && pool.entries[0].stays_whole(bytes);
+        own.whole |= whole;
+        b.set_stream(me);
+        cache.rest_across(me, (index, b), if whole { WHOLE } else { 0 }, stock);
+        b.set_seq(seq);
+    } else {
+        let first = &mut cache.entries.first;
+        first.requested -= b.requested() as i64;
+        first.counts.frees += 1;
+        b.set_flags(FREE);
+        b.set_stream(MULTI);
+        let mut points = [At { stream: user, seq: used_upto }, At { stream: me, seq }];
+        if me < user {
+            points.swap(0, 1);
+        }
+        shared.insert_multi(0, index, &points);
+    }
+    state.push_next(record);
     Some(())
 }
 
@@ -478,9 +584,12 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let home = page(b.page());
         let e = home.entry.load(Relaxed) as usize;
         let mut shared = pool.shared.lock();
-        let mut users = Few::default();
+        let mut users: Few<StreamRef, 2> = Few::default();
         if b.has(USERS) {
-            users = pool.users.lock().remove(&index).unwrap_or_default();
+            match b.sole_user() {
+                Some(user) => users.push(user),
+                None => users = pool.users.lock().remove(&index).unwrap_or_default(),
+            }
             if observed {
                 users.clear();
             }
@@ -710,6 +819,40 @@ pub(crate) fn place(
 /// Names a further user of the block (`cudaMemPool` has no such call; PyTorch's `record_stream` is the model): the block
 /// is reusable only after what `stream` has submitted by the time of the free.
 pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    match add_first_user(allocation, stream) {
+        Some(()) => Ok(()),
+        None => add_any_user(allocation, stream),
+    }
+}
+
+/// The same for a block that has no other user, where nobody looks on. `None`: nothing was done.
+#[inline(always)]
+fn add_first_user(allocation: AllocationId, stream: StreamId) -> Option<()> {
+    if !native::is_plain(stream) {
+        return None;
+    }
+    let (index, generation) = handle::decode(handle::Kind::Allocation, allocation.0)?;
+    let b = BLOCKS.get(index)?;
+    let (user, uid) = {
+        let state = STREAMS.get_wrapped(handle::slot(stream.0))?.state.lock();
+        (state.is_ready_for(stream.0) && !state.opaque).then_some((state.me, state.device_uid))?
+    };
+    let owner = b.stream();
+    if matches!(owner, OBSERVED | MULTI | HOST) {
+        return None;
+    }
+    // The lock of the block's domain; it has no other while it says so.
+    let state = STREAMS.at(owner.slot()).state.lock();
+    let domain = state.me == owner && state.device_uid == uid && state.ready_key() != 0 && b.stream() == owner;
+    if !domain || b.generation() != generation || b.flags() & (LIVE | USERS) != LIVE || !b.set_sole_user(user) {
+        return None;
+    }
+    b.add_flag(USERS);
+    Some(())
+}
+
+#[inline(never)]
+fn add_any_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let pool = pool_of(allocation)?;
     if pool.shadow.is_some() {
         return Err(Error::new(
@@ -723,13 +866,18 @@ pub fn add_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let index = lock_live(&mut slow, allocation)?;
     let b = block(index);
     pool.device.tell(&Event::AddUser { allocation, address: b.address(), stream: stream.id() });
-    b.add_flag(USERS);
-    b.set_pass(0);
+    if b.sole_user() == Some(stream) {
+        return Ok(());
+    }
     let mut users = pool.users.lock();
     let list = users.entry(index).or_default();
+    // What has more than one is in the table.
+    list.extend(b.sole_user());
     if !list.contains(&stream) {
         list.push(stream);
     }
+    b.add_flag(USERS);
+    b.set_pass(0);
     Ok(())
 }
 

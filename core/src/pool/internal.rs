@@ -106,7 +106,7 @@ impl Request<'_> {
         let own = &shared.entries[e];
         own.observed.each(&mut add);
         own.unused.each(&mut add);
-        own.multi.iter().for_each(|&(.., index)| add(index));
+        own.multi.each(&mut add);
         for &holder in holders.iter() {
             slow.bins(holder, pool, e).each(&mut add);
         }

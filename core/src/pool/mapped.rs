@@ -1201,9 +1201,7 @@ impl Request<'_> {
                 found.push((block(index).size(), block(index).addr(), index));
             }
         };
-        for &(.., index) in own.multi.range((least, 0, 0)..) {
-            add(index);
-        }
+        own.multi.each_from(least, &mut add);
         for holder in bound.holders().filter(|&holder| Some(holder) != self.stream) {
             slow.bins(holder, self.pool, e).each_from(least, &mut add);
         }

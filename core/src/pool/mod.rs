@@ -18,6 +18,7 @@ mod mapped;
 pub mod observer;
 mod page;
 mod pointers;
+mod points;
 mod recents;
 mod registry;
 pub(crate) mod release;

@@ -2,11 +2,11 @@
 //! (`docs/placement.md` §5, §9).
 
 use super::alloc::detach_any;
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, RECENT, block};
 use super::mapped::{self, drop_ranges, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
-use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty};
+use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty, settle_one};
 use crate::device_source::{Grant, PageSource};
 use crate::few::Few;
 use crate::handle;
@@ -306,7 +306,8 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     let mut moved: Few<StreamRef, 8> = Few::default();
     for &at in seen {
         let record = STREAMS.at(at.stream.slot());
-        if record.is(device.uid, at.stream) {
+        // (What has been observed already, as most of what is seen, is so still: it changes under the slow lock only.)
+        if record.observed() < at.seq && record.is(device.uid, at.stream) {
             let state = slow.state(at.stream.slot());
             if record.observe(at.seq) {
                 if state.opaque {
@@ -317,13 +318,10 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
             }
         }
     }
-    let pools: Vec<Arc<Pool>> = device.pools.lock().clone();
     if !moved.is_empty() {
-        for pool in &pools {
-            publish_observed(slow, pool, &moved);
-        }
+        each_pool(device, |pool| publish_observed(slow, pool, &moved));
     }
-    for pool in &pools {
+    each_pool(device, |pool| {
         for e in (0..pool.entries.len()).filter(|&e| pool.entries[e].kind == Kind::Mapped) {
             mapped::observed(slow, &mut pool.shared.lock(), pool, e);
         }
@@ -337,7 +335,7 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
         if pool.destroyed.load(Relaxed) {
             bury(slow, pool);
         }
-    }
+    });
     for &stream in moved.iter() {
         if slow.state(stream.slot()).released {
             forget_if_done(slow, stream);
@@ -345,14 +343,24 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     }
 }
 
+/// Does something to every pool of the device, in order of creation, of which each may be gone after.
+fn each_pool(device: &Device, mut act: impl FnMut(&Arc<Pool>)) {
+    let mut at = 0;
+    loop {
+        let Some(pool) = device.pools.lock().get(at).cloned() else { return };
+        act(&pool);
+        at += usize::from(device.pools.lock().get(at).is_some_and(|here| here.id == pool.id));
+    }
+}
+
 /// Moves what the host has observed out of the streams' caches and the multi blocks, then merges.
 fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) {
     let device = slow.device;
     let mut shared = pool.shared.lock();
+    let mut observed = std::mem::take(&mut shared.listed);
     for e in 0..pool.entries.len() {
         // All sets are pruned first, then placed: the result does not depend on an order.
         // (Those that become observed, and multi blocks with one point left.)
-        let mut observed: Few<u32, 32> = Few::default();
         let mut pruned: Few<(u32, At), 4> = Few::default();
         for &stream in moved {
             let upto = STREAMS.at(stream.slot()).observed();
@@ -370,42 +378,71 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
                 bins.take_upto(upto, |index| observed.push(index));
             }
         }
-        let touched: Few<(u64, u64, u32), 8> = shared.entries[e]
-            .multi
-            .iter()
-            .copied()
-            .filter(|(.., index)| {
-                shared.points[index].iter().any(|at| device.order.observed(&STREAMS, at.stream) >= at.seq)
-            })
-            .collect();
-        for &key in touched.iter() {
-            let index = key.2;
-            let mut points = shared.points.remove(&index).expect("a multi block has points");
-            points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
-            if points.len() > 1 {
-                shared.points.insert(index, points);
+        let own_observed = observed.len();
+        let PoolShared { entries, points, .. } = &mut *shared;
+        let own = &mut entries[e];
+        let mut fewer = 0;
+        own.multi.each(|index| {
+            let set = points.get_mut(&index).expect("a multi block has points");
+            let had = set.len();
+            set.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+            match set.len() {
+                // (Taken out below.)
+                0 | 1 => observed.push(index),
                 // Fewer streams need be followed for it.
-                shared.entries[e].multi_changes += 1;
-            } else {
-                shared.entries[e].multi.remove(&key);
-                shared.entries[e].multi_bytes -= key.0;
-                match *points {
-                    [at] => pruned.push((index, at)),
-                    _ => observed.push(index),
+                left => fewer += u64::from(left < had),
+            }
+        });
+        own.multi_changes += fewer;
+        let mut kept = own_observed;
+        for at in own_observed..observed.len() {
+            let index = observed[at];
+            own.multi.remove(index);
+            match points.remove(&index).as_deref() {
+                Some(&[at]) => pruned.push((index, at)),
+                _ => {
+                    observed[kept] = index;
+                    kept += 1;
                 }
             }
         }
-        // Not yet in a structure: not to be merged with until its turn comes.
-        for &index in observed.iter().chain(pruned.iter().map(|(index, _)| index)) {
-            block(index).drop_flag(FREE);
-        }
-        for &index in observed.iter() {
-            block(index).add_flag(FREE);
-            super::free::place(slow, &mut shared, pool, e, index, &[]);
-        }
+        observed.truncate(kept);
+        place_observed(slow, &mut shared, pool, e, &observed);
+        observed.clear();
         for &(index, at) in pruned.iter() {
-            block(index).add_flag(FREE);
             super::free::place(slow, &mut shared, pool, e, index, &[at]);
+        }
+    }
+    shared.listed = observed;
+}
+
+/// Blocks that have just been taken out of their structures are observed: those that touch become one before it is put among the
+/// others.
+fn place_observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, blocks: &[u32]) {
+    let entry = &pool.entries[e];
+    if entry.kind == Kind::Cuda || !entry.carves() || rules::off(rules::MERGE) {
+        // Not to be merged with until its turn comes.
+        blocks.iter().for_each(|&index| block(index).drop_flag(FREE));
+        for &index in blocks {
+            block(index).add_flag(FREE);
+            super::free::place(slow, shared, pool, e, index, &[]);
+        }
+        return;
+    }
+    for &index in blocks {
+        let b = block(index);
+        b.set_flags(FREE | RECENT);
+        b.set_seq(0);
+        b.set_stream(OBSERVED);
+    }
+    let PoolShared { entries, stock, .. } = shared;
+    let own = &mut entries[e];
+    for &index in blocks {
+        let b = block(index);
+        match b.size_flags() {
+            // It has become part of another.
+            0 => stock.give_sizeless(index, b),
+            flags => own.counts.merges += settle_one(index, b, flags, OBSERVED, 0, &mut own.observed, stock),
         }
     }
 }

@@ -130,9 +130,8 @@ impl Request<'_> {
                     }
                 };
                 holders.iter().for_each(|&holder| follow(holder));
-                for &(.., index) in &shared.entries[e].multi {
-                    shared.points[&index].iter().for_each(|at| follow(at.stream));
-                }
+                let multi = &shared.entries[e].multi;
+                multi.each(|index| shared.points[&index].iter().for_each(|at| follow(at.stream)));
             }
             *bound.of(me) = Reach { stream: me, locked: true, own: true, upto: u64::MAX, answer: 0 };
         }
@@ -270,7 +269,7 @@ impl Request<'_> {
                 found.push((first, right.end()));
             }
         };
-        own.multi.iter().for_each(|&(.., index)| look_at(index));
+        own.multi.each(&mut look_at);
         if largest.is_some() {
             own.observed.each(&mut look_at);
             own.unused.each(&mut look_at);
@@ -289,7 +288,7 @@ impl Request<'_> {
     /// their neighbours: that takes a fraction of the steps for a block. All that is free stays as it is then.
     fn walks(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> bool {
         let own = &shared.entries[e];
-        let mut free = own.observed.count + own.unused.count + own.multi.len() as u64;
+        let mut free = own.observed.count + own.unused.count + own.multi.count;
         for &group in groups {
             free += slow.bins(group, self.pool, e).count;
         }

@@ -14,13 +14,14 @@ use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
 use super::page::{self, Page, page};
+use super::points::PointSets;
 use super::recents::{MOST, Recents};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
 use crate::few::Few;
 use crate::handle::{self, DeviceId, PoolId};
-use crate::order::{self, At, Clock, Order, Points, State, StreamMutexGuard, StreamRef};
+use crate::order::{self, At, Clock, Order, State, StreamMutexGuard, StreamRef};
 use crate::rules;
 use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
@@ -866,9 +867,11 @@ pub(crate) struct PoolShared {
     /// Of host-ordered frees and of streams that are gone, towards the pool's mark.
     pub(crate) room: Room,
     pub(crate) entries: Vec<EntryShared>,
-    /// Free points of multi blocks, ascending by stream.
-    pub(crate) points: SlotMap<u32, Points>,
+    /// Free points of multi blocks.
+    pub(crate) points: PointSets,
     pub(crate) stock: Stock,
+    /// Memory for a list of blocks.
+    pub(crate) listed: Vec<u32>,
 }
 
 /// The streams on which an entry's blocks have been allocated and freed.
@@ -893,9 +896,8 @@ pub(crate) struct EntryShared {
     pub(crate) observed: Bins,
     /// Never-used blocks of a Cuda entry.
     pub(crate) unused: Bins,
-    /// (size, address, block)
-    pub(crate) multi: BTreeSet<(u64, u64, u32)>,
-    pub(crate) multi_bytes: u64,
+    /// Free blocks of several points, which `PoolShared::points` has.
+    pub(crate) multi: Bins,
     /// Counts what came to `multi`, and what has fewer points there than it had.
     pub(crate) multi_changes: u64,
     pub(crate) pages: BTreeSet<u32>,
@@ -915,8 +917,7 @@ impl EntryShared {
             room: Room::default(),
             observed: Bins::new(),
             unused: Bins::new(),
-            multi: BTreeSet::new(),
-            multi_bytes: 0,
+            multi: Bins::new(),
             multi_changes: 0,
             pages: BTreeSet::new(),
             mapped: Mapping::default(),
@@ -940,7 +941,7 @@ impl EntryShared {
     }
     /// Bytes of free blocks that belong to no single stream.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.observed.bytes + self.unused.bytes + self.multi_bytes
+        self.observed.bytes + self.unused.bytes + self.multi.bytes
     }
 }
 
@@ -955,11 +956,10 @@ impl PoolShared {
 
     /// Puts a free block of these points, in no structure, among the multi blocks.
     pub(crate) fn insert_multi(&mut self, entry: usize, index: u32, points: &[At]) {
-        let (b, own) = (block(index), &mut self.entries[entry]);
-        own.multi.insert((b.size(), b.addr(), index));
-        own.multi_bytes += b.size();
+        self.points.insert(index, points);
+        let own = &mut self.entries[entry];
+        own.multi.insert(index);
         own.multi_changes += 1;
-        self.points.insert(index, points.iter().copied().collect());
     }
 
     /// Gives `bytes` of an entry back as room that belongs to no stream.
@@ -1972,7 +1972,7 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
 /// Merges a recent block, which is out of its chain and whose size and flags are `own`, with its neighbours, and puts it into
 /// `bins`, or leaves it to one that settles later. Those of at least `least` bytes settle together. Returns how often it merged.
 #[inline(always)]
-fn settle_one(
+pub(crate) fn settle_one(
     mut index: u32,
     mut b: &'static Block,
     own: u64,

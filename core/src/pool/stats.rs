@@ -162,13 +162,12 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     let used = slow.used(&mut shared, pool, e);
     let own = &shared.entries[e];
     counts.add(&own.counts);
-    pending += own.multi.len() as u64;
-    pending_bytes += own.multi_bytes;
-    free += own.multi.len() as u64 + own.observed.count + own.unused.count;
-    largest = largest
-        .max(own.observed.largest())
-        .max(own.unused.largest())
-        .max(own.multi.last().map_or(0, |&(size, ..)| size));
+    pending += own.multi.count;
+    pending_bytes += own.multi.bytes;
+    free += own.multi.count + own.observed.count + own.unused.count;
+    largest = largest.max(own.observed.largest()).max(own.unused.largest()).max(own.multi.largest());
+    let mut points = 0;
+    own.multi.each(|index| points += shared.points[&index].len() as u64);
     let mut stats = Stats::default();
     fill(&mut stats, &counts, &pool.entry_tally[e], used);
     stats.pending = pending;
@@ -177,11 +176,7 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
     stats.metadata_bytes = (stats.live + free) * std::mem::size_of::<super::block::Block>() as u64
         + own.mapped.metadata_bytes()
         + own.pages.iter().map(|&slot| page(slot).metadata_bytes()).sum::<u64>()
-        + own
-            .multi
-            .iter()
-            .map(|(.., index)| (shared.points[index].len() * std::mem::size_of::<crate::order::At>()) as u64)
-            .sum::<u64>();
+        + points * std::mem::size_of::<crate::order::At>() as u64;
     (stats, counts)
 }
 
@@ -298,20 +293,21 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
             }
             live += live_here;
         }
-        let mut held = own.observed.count + own.unused.count + own.multi.len() as u64 + recent;
+        let mut held = own.observed.count + own.unused.count + own.multi.count + recent;
         let mut reserved: u64 = own.pages.iter().map(|&slot| page(slot).bytes.load(Relaxed)).sum();
         if pool.entries[e].kind == Kind::Mapped {
             reserved = own.mapped.chunks() * pool.entries[e].page_size;
             super::mapped::check(&shared, pool, e)?;
         }
-        let multi_bytes: u64 = own.multi.iter().map(|&(size, ..)| size).sum();
-        if multi_bytes != own.multi_bytes {
-            return Err(format!("entry {e}: multi bytes {multi_bytes}, counted {}", own.multi_bytes));
-        }
-        for &(.., index) in &own.multi {
-            if shared.points.get(&index).is_none_or(|points| points.len() < 2) {
-                return Err(format!("entry {e}: multi block {index} has fewer than two points"));
+        own.multi.check()?;
+        let mut wrong = None;
+        own.multi.each(|index| {
+            if block(index).stream() != MULTI || shared.points.get(&index).is_none_or(|points| points.len() < 2) {
+                wrong = Some(index);
             }
+        });
+        if let Some(index) = wrong {
+            return Err(format!("entry {e}: multi block {index} has fewer than two points"));
         }
         drop(shared);
         let mut chained = 0;
