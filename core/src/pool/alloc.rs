@@ -1315,6 +1315,7 @@ pub(super) fn attach_any(
             } else {
                 own.observed.insert(index);
             }
+            own.observed.note_beside(index, block(index));
         }
         MULTI => {
             shared.insert_multi(e, index, points.expect("a multi block has points"));
@@ -1322,7 +1323,7 @@ pub(super) fn attach_any(
         stream => {
             let own = &mut slow.cache(stream.slot(), pool).entries[e];
             own.whole |= block(index).has(WHOLE);
-            own.bins_to_fill(pool, e, stream).insert(index);
+            own.bins_to_fill(pool, e, stream).insert_noted(index);
         }
     }
 }

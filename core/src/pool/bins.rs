@@ -7,6 +7,7 @@
 
 use super::block::{BLOCKS, Block, NIL, block};
 use super::classes::{CLASSES, Occupied, class_of};
+use super::seams::Notes;
 use std::cmp::min;
 
 #[repr(C)]
@@ -14,6 +15,8 @@ pub(crate) struct Bins {
     pub(crate) count: u64,
     occupied: Occupied,
     pub(crate) bytes: u64,
+    /// What these blocks touch.
+    pub(crate) seams: Notes,
     roots: [u32; CLASSES],
 }
 
@@ -297,7 +300,7 @@ fn any_upto(root: u32, seq: u64) -> u32 {
 
 impl Bins {
     pub(crate) fn new() -> Bins {
-        Bins { occupied: Occupied::NONE, roots: [NIL; CLASSES], count: 0, bytes: 0 }
+        Bins { occupied: Occupied::NONE, roots: [NIL; CLASSES], count: 0, bytes: 0, seams: Notes::OFF }
     }
 
     #[inline(always)]
@@ -324,6 +327,20 @@ impl Bins {
         }
         *root = node;
         self.occupied.set(class_of(size));
+    }
+
+    /// The same, and what the block touches is noted.
+    pub(crate) fn insert_noted(&mut self, node: u32) {
+        self.insert(node);
+        self.note_beside(node, block(node));
+    }
+
+    /// A block of these, or of no bins, is settled from now on.
+    #[inline(always)]
+    pub(crate) fn note_beside(&mut self, node: u32, b: &Block) {
+        if self.seams.is_on() {
+            self.seams.note_beside(node, b);
+        }
     }
 
     /// The same, not inlined.

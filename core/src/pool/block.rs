@@ -251,6 +251,11 @@ impl Block {
         debug_assert!(bytes & !SIZE_MASK == 0);
         self.size_flags.store(self.size_flags.load(Relaxed) + bytes, Relaxed)
     }
+    /// Free, and not recent.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.size_flags.load(Relaxed) & (FREE | RECENT) == FREE
+    }
     /// Free, and to be merged with.
     #[inline(always)]
     pub(crate) fn merges(&self) -> bool {

@@ -793,7 +793,7 @@ pub(crate) fn place(
                 let unused = (pool.entries[e].kind == Kind::Cuda).then_some(&mut own.unused);
                 own.counts.merges += insert_merged(index, b, OBSERVED, &mut own.observed, unused, stock);
             } else {
-                own.observed.insert(index);
+                own.observed.insert_noted(index);
             }
         }
         &[At { stream, seq }] => {
@@ -805,7 +805,7 @@ pub(crate) fn place(
             if carves && !b.has(WHOLE) {
                 cache.counts.merges += insert_merged(index, b, stream, bins, None, &mut shared.stock);
             } else {
-                bins.insert(index);
+                bins.insert_noted(index);
             }
         }
         _ => {

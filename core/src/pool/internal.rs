@@ -5,7 +5,7 @@ use super::alloc::{Found, Rank, Request, largest_per_stream, multis};
 use super::bins::Upto;
 use super::block::{FREE, MULTI, NIL, OBSERVED, block};
 use super::observer::{AllocDone, Event};
-use super::span::{has_free_neighbour, run_around};
+use super::seams::{each_run, sequences};
 use super::state::{Kind, PoolShared, STREAMS, Slow};
 use crate::device_source::cuda::Fence;
 use crate::error::{Error, Result, Status};
@@ -13,7 +13,6 @@ use crate::order::{At, Clock, StreamRef};
 use crate::rules;
 use crate::runtime::native;
 use parking_lot::MutexGuard;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -96,40 +95,19 @@ impl Request<'_> {
         if !pool.entries[e].carves() {
             return Ok(None);
         }
-        // Runs of any adjacent free blocks, whatever their points.
-        let mut all: Vec<u32> = Vec::new();
-        let mut add = |index: u32| {
-            if has_free_neighbour(index) {
-                all.push(index);
-            }
-        };
-        let own = &shared.entries[e];
-        own.observed.each(&mut add);
-        own.unused.each(&mut add);
-        own.multi.each(&mut add);
-        for &holder in holders.iter() {
-            slow.bins(holder, pool, e).each(&mut add);
-        }
-        let members: HashSet<u32> = all.iter().copied().collect();
-        let mut seen: HashSet<u32> = HashSet::new();
+        // Runs of any adjacent free blocks, whatever their points; in one order, in which they are asked about.
+        let mut firsts = sequences(&mut slow, &mut shared, pool, e, &holders);
+        let mut runs: Vec<(u64, u32, u64)> = Vec::new();
+        let any = |_, _: &_| true;
+        each_run(&mut firsts, &holders, self.need, any, |first, total| runs.push((block(first).addr(), first, total)));
+        runs.sort_unstable();
         let mut best: Option<(Rank, Run)> = None;
-        for &seed in &all {
-            if seen.contains(&seed) {
-                continue;
-            }
-            let run = run_around(seed, |index| members.contains(&index));
-            seen.extend(&run);
-            let total: u64 = run.iter().map(|&index| block(index).size()).sum();
-            if run.len() < 2 || total < self.need {
-                continue;
-            }
+        for (address, first, total) in runs {
             let mut bytes = 0;
             let mut consumed = Vec::new();
             let mut points: Vec<At> = Vec::new();
-            for &index in &run {
-                if bytes >= self.need {
-                    break;
-                }
+            let mut index = first;
+            while bytes < self.need {
                 bytes += block(index).size();
                 consumed.push(index);
                 match block(index).stream() {
@@ -137,6 +115,7 @@ impl Request<'_> {
                     MULTI => points.extend_from_slice(&shared.points[&index]),
                     stream => points.push(At { stream, seq: block(index).seq() }),
                 }
+                index = block(index).next();
             }
             let points = largest_per_stream(points);
             let oldest = points.iter().map(|at| at.seq).max().unwrap_or(0);
@@ -144,7 +123,7 @@ impl Request<'_> {
                 continue;
             }
             let waits = self.waits(&mut slow, &clock, me, &points);
-            let rank = (waits.len(), total, oldest, block(run[0]).addr());
+            let rank = (waits.len(), total, oldest, address);
             if best.as_ref().is_none_or(|(other, ..)| rank < *other) {
                 best = Some((rank, Run { consumed, bytes, waits, points }));
             }

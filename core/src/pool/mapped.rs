@@ -15,7 +15,8 @@ use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
-use super::span::{Bound, has_free_neighbour, touches};
+use super::seams::{each_run, look, sequences};
+use super::span::{Bound, touches};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
@@ -383,10 +384,6 @@ impl Mapping {
     /// Chunks held.
     pub(crate) fn chunks(&self) -> u64 {
         self.mapped + self.spare.len() as u64
-    }
-    /// How many vacant blocks there are.
-    pub(crate) fn vacant_blocks(&self) -> u64 {
-        self.vacant.len() as u64
     }
     /// Bytes of records beyond those of live and free blocks.
     pub(crate) fn metadata_bytes(&self) -> u64 {
@@ -934,7 +931,7 @@ impl Request<'_> {
             let mut shared = pool.shared.lock();
             let holders = slow.holders(pool, e);
             let bound = self.bound(&mut slow, &shared, e, &holders, &clock);
-            let candidates = self.candidates(&mut slow, &shared, e, &bound);
+            let candidates = self.candidates(&mut slow, &mut shared, e, &bound, &holders);
             let idle = self.idle_chunks(&shared, e, &candidates);
             let Some(plan) = self.plan(&shared, e, &bound, &idle) else {
                 drop(shared);
@@ -1182,36 +1179,56 @@ impl Request<'_> {
 
     /// The usable free blocks that hold a whole chunk; where several streams are at work, the runs of adjacent ones that do,
     /// by their first blocks.
-    fn candidates(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, bound: &Bound) -> Vec<(u64, u64, u32)> {
+    fn candidates(
+        &self,
+        slow: &mut Slow<'_>,
+        shared: &mut PoolShared,
+        e: usize,
+        bound: &Bound,
+        holders: &[StreamRef],
+    ) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
         let several = shared.entries[e].sole.is_several();
-        let least = if several { 0 } else { size };
+        let mut firsts = if several { sequences(slow, shared, self.pool, e, holders) } else { Few::default() };
+        let shared = &*shared;
         let own = &shared.entries[e];
+        let usable = |index: u32| {
+            look();
+            bound.usable(shared, index).is_some()
+        };
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
-        let mut add = |index: u32| found.push((block(index).size(), block(index).addr(), index));
-        // All that is the stream's own is usable, and all that is observed.
-        if let Some(me) = self.stream {
-            slow.bins(me, self.pool, e).each_from(least, &mut add);
-        }
-        if !rules::off(rules::OBSERVED) {
-            own.observed.each_from(least, &mut add);
-        }
+        let run_usable = |index: u32, _: &_| usable(index);
+        each_run(&mut firsts, holders, size, run_usable, |first, bytes| {
+            found.push((bytes, block(first).addr(), first))
+        });
+        // Those that lie alone.
+        let in_run = |index: u32| {
+            let b = block(index);
+            let beside = |near: u32, touch: fn(&Block, &Block) -> bool| {
+                near != NIL && block(near).is_settled() && touch(b, block(near)) && usable(near)
+            };
+            several && (beside(b.prev(), |b, left| touches(left, b)) || beside(b.next(), touches))
+        };
         let mut add = |index: u32| {
-            if bound.usable(shared, index).is_some() {
+            if !in_run(index) {
                 found.push((block(index).size(), block(index).addr(), index));
             }
         };
-        own.multi.each_from(least, &mut add);
-        for holder in bound.holders().filter(|&holder| Some(holder) != self.stream) {
-            slow.bins(holder, self.pool, e).each_from(least, &mut add);
+        // All that is the stream's own is usable, and all that is observed.
+        if let Some(me) = self.stream {
+            slow.bins(me, self.pool, e).each_from(size, &mut add);
         }
-        if several {
-            // Small ones that lie alone hold no chunk, and there may be very many.
-            found.retain(|&(bytes, _, index)| bytes >= size || has_free_neighbour(index));
-            found.sort_unstable_by_key(|&(_, address, _)| address);
-            let touch = |left: &(u64, u64, u32), right: &(u64, u64, u32)| touches(block(left.2), block(right.2));
-            found = found.chunk_by(touch).map(|run| (run.iter().map(|b| b.0).sum(), run[0].1, run[0].2)).collect();
-            found.retain(|&(bytes, ..)| bytes >= size);
+        if !rules::off(rules::OBSERVED) {
+            own.observed.each_from(size, &mut add);
+        }
+        let mut add = |index: u32| {
+            if usable(index) {
+                add(index);
+            }
+        };
+        own.multi.each_from(size, &mut add);
+        for holder in bound.holders().filter(|&holder| Some(holder) != self.stream) {
+            slow.bins(holder, self.pool, e).each_from(size, &mut add);
         }
         found
     }

@@ -22,6 +22,7 @@ mod points;
 mod recents;
 mod registry;
 pub(crate) mod release;
+mod seams;
 mod span;
 pub mod spec;
 pub(crate) mod state;

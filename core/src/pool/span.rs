@@ -3,8 +3,8 @@
 
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, RECENT, WHOLE, block};
-use super::page::page;
+use super::block::{Block, FREE, MULTI, OBSERVED, block};
+use super::seams::{each_run, sequences};
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::few::Few;
@@ -153,12 +153,8 @@ impl Request<'_> {
         // Answers that earlier steps had do not count before the questions of this one.
         let preceding = bound.without_answers();
         let asks = self.stream.is_some() && pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
-        let groups: Few<StreamRef, 10> = match asks {
-            true => holders.iter().copied().collect(),
-            false => preceding.holders().collect(),
-        };
-        let runs = if self.walks(slow, shared, e, &groups) { None } else { Some(self.runs(slow, shared, e, &groups)) };
-        let mut chosen = self.best_of(shared, e, &preceding, runs.as_deref());
+        let mut firsts = sequences(slow, shared, pool, e, holders);
+        let mut chosen = self.best_of(shared, &preceding, &mut firsts, holders);
         if chosen.is_none()
             && asks
             && let Some(me) = self.stream
@@ -175,7 +171,7 @@ impl Request<'_> {
                 }
             }
             bound.add(&self.answers);
-            chosen = self.best_of(shared, e, &bound, runs.as_deref());
+            chosen = self.best_of(shared, &bound, &mut firsts, holders);
         }
         let Some(first) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
@@ -232,114 +228,27 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Where runs may be: the maximal sequences of at least two adjacent free blocks of `groups`, all of them locked, and of
-    /// no single stream, that are large enough whatever the points are. (First block, address of the end.)
-    fn runs(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> Few<(u32, u64), 16> {
-        // Blocks of one group never touch one another (they would have merged), multi and whole ones aside: every run has a
-        // block outside the largest group or a whole one, so of that group only those are seeds. So are all the others.
-        let own = &shared.entries[e];
-        let largest = groups.iter().map(|&group| (slow.bins(group, self.pool, e).count, group)).max();
-        let largest =
-            largest.filter(|&(count, _)| count > own.observed.count + own.unused.count).map(|(_, group)| group);
-        let members = Members::of(groups);
-        let is_member = |b: &Block| members.has(b.stream());
-        let is_seed = |b: &Block| match b.stream() {
-            MULTI => true,
-            OBSERVED => largest.is_some(),
-            stream => largest != Some(stream) || b.has(WHOLE),
-        };
-        let before = |b: &'static Block| neighbour(b.prev(), |left| touches(left, b) && is_member(left));
-        let after = |b: &'static Block| neighbour(b.next(), |right| touches(b, right) && is_member(right));
-        let mut found = Few::default();
-        let mut look_at = |seed: u32| {
-            let b = block(seed);
-            let (mut first, mut left, mut bytes) = (seed, b, b.size());
-            while let Some(further) = before(left) {
-                // A sequence is looked at from its first seed.
-                if is_seed(further) {
-                    return;
-                }
-                (first, left, bytes) = (left.prev(), further, bytes + further.size());
-            }
-            let mut right = b;
-            while let Some(further) = after(right) {
-                (right, bytes) = (further, bytes + further.size());
-            }
-            if bytes >= self.need && !std::ptr::eq(left, right) {
-                found.push((first, right.end()));
-            }
-        };
-        own.multi.each(&mut look_at);
-        if largest.is_some() {
-            own.observed.each(&mut look_at);
-            own.unused.each(&mut look_at);
-        }
-        for &group in groups.iter().filter(|&&group| Some(group) != largest || own.whole) {
-            slow.bins(group, self.pool, e).each(|index| {
-                if is_seed(block(index)) {
-                    look_at(index);
-                }
-            });
-        }
-        found
-    }
-
-    /// Whether all of the entry's blocks are gone through in the order of their addresses, rather than those of `groups` with
-    /// their neighbours: that takes a fraction of the steps for a block. All that is free stays as it is then.
-    fn walks(&self, slow: &mut Slow<'_>, shared: &PoolShared, e: usize, groups: &[StreamRef]) -> bool {
-        let own = &shared.entries[e];
-        let mut free = own.observed.count + own.unused.count + own.multi.count;
-        for &group in groups {
-            free += slow.bins(group, self.pool, e).count;
-        }
-        let others = slow.live_blocks(shared, self.pool, e) + own.mapped.vacant_blocks();
-        others / OTHERS_A_FREE_BLOCK <= free
-    }
-
     /// The first block of the smallest maximal run of at least two usable adjacent blocks that is large enough, among equals
-    /// the lowest. `runs`: see [`Request::runs`]; without, all blocks are gone through.
-    fn best_of(&self, shared: &PoolShared, e: usize, bound: &Bound, runs: Option<&[(u32, u64)]>) -> Option<u32> {
+    /// the lowest. `firsts`, `holders`: see [`each_run`].
+    fn best_of(
+        &self,
+        shared: &PoolShared,
+        bound: &Bound,
+        firsts: &mut Few<u32, 32>,
+        holders: &[StreamRef],
+    ) -> Option<u32> {
         let mut best: Option<(u64, u64, u32)> = None;
         let limits = Limits::of(bound);
-        let end_of_page = |slot: &u32| (page(*slot).first.load(Relaxed), u64::MAX);
-        let pages = match runs {
-            Some(_) => None,
-            None => Some(shared.entries[e].pages.iter().map(end_of_page)),
-        };
-        for (mut at, end) in runs.into_iter().flatten().copied().chain(pages.into_iter().flatten()) {
-            // The usable ones just gone through: (first block, how many, bytes).
-            let mut run = (at, 0, 0);
-            loop {
-                let b = block(at);
-                let size_flags = b.size_flags();
-                let usable = size_flags & (FREE | RECENT) == FREE && limits.admit(shared, bound, at, b);
-                if usable {
-                    let bytes = Block::size_in(size_flags);
-                    run = if run.1 == 0 { (at, 1, bytes) } else { (run.0, run.1 + 1, run.2 + bytes) };
-                }
-                let next = b.next();
-                let last = next == NIL || b.end() == end;
-                if last || !usable {
-                    if run.1 > 1 && run.2 >= self.need {
-                        let found = (run.2, block(run.0).addr(), run.0);
-                        if best.is_none_or(|best| found < best) {
-                            best = Some(found);
-                        }
-                    }
-                    run.1 = 0;
-                }
-                if last {
-                    break;
-                }
-                at = next;
+        let usable = |index: u32, b: &'static Block| limits.admit(shared, bound, index, b);
+        each_run(firsts, holders, self.need, usable, |first, bytes| {
+            let found = (bytes, block(first).addr(), first);
+            if best.is_none_or(|best| found < best) {
+                best = Some(found);
             }
-        }
+        });
         best.map(|(.., first)| first)
     }
 }
-
-/// So many blocks that are not free are gone through for a free one, rather than each free one's neighbours be looked at.
-const OTHERS_A_FREE_BLOCK: u64 = 2;
 
 /// What a [`Bound`] says of most streams, at hand.
 struct Limits {
@@ -372,78 +281,36 @@ impl Limits {
     }
 }
 
-/// The groups of free blocks that a search goes through, to be asked about each block's neighbours.
-struct Members<'a> {
-    groups: &'a [StreamRef],
+/// The streams that own what a search goes through, to be asked about each block.
+pub(super) struct Members<'a> {
+    streams: &'a [StreamRef],
     /// By slot, as far as no two of them meet here.
     places: [StreamRef; 32],
     crowded: bool,
 }
 
 impl Members<'_> {
-    fn of(groups: &[StreamRef]) -> Members<'_> {
-        let mut members = Members { groups, places: [OBSERVED; 32], crowded: false };
-        for &group in groups {
-            let place = &mut members.places[group.slot() as usize % 32];
+    pub(super) fn of(streams: &[StreamRef]) -> Members<'_> {
+        let mut members = Members { streams, places: [OBSERVED; 32], crowded: false };
+        for &stream in streams {
+            let place = &mut members.places[stream.slot() as usize % 32];
             members.crowded |= *place != OBSERVED;
-            *place = group;
+            *place = stream;
         }
         members
     }
 
+    /// Whether a free block of that owner is one of these streams' or of no single stream.
     #[inline(always)]
-    fn has(&self, group: StreamRef) -> bool {
-        self.places[group.slot() as usize % 32] == group
-            || matches!(group, MULTI | OBSERVED)
-            || self.crowded && self.groups.contains(&group)
+    pub(super) fn has(&self, owner: StreamRef) -> bool {
+        self.places[owner.slot() as usize % 32] == owner
+            || matches!(owner, MULTI | OBSERVED)
+            || self.crowded && self.streams.contains(&owner)
     }
-}
-
-/// The block at `index`, if there is one, it is free, and it is wanted.
-#[inline(always)]
-fn neighbour(index: u32, wanted: impl FnOnce(&'static Block) -> bool) -> Option<&'static Block> {
-    if index == NIL {
-        return None;
-    }
-    let b = block(index);
-    (b.has(FREE) && wanted(b)).then_some(b)
 }
 
 /// Neighbours without a gap.
 #[inline(always)]
 pub(super) fn touches(left: &Block, right: &Block) -> bool {
     left.page() == right.page() && left.end() == right.addr()
-}
-
-/// Whether a block beside it is free, whosever it is; one without is no part of a run.
-pub(super) fn has_free_neighbour(index: u32) -> bool {
-    let b = block(index);
-    [b.prev(), b.next()].into_iter().any(|near| near != NIL && block(near).has(FREE))
-}
-
-/// The maximal run of adjacent blocks around `seed` that `member` accepts, left to right. All streams that own a free
-/// block of the entry are locked, so what is free and accepted stays as it is.
-pub(super) fn run_around(seed: u32, member: impl Fn(u32) -> bool) -> Vec<u32> {
-    let mut left = Vec::new();
-    let mut at = seed;
-    loop {
-        let prev = block(at).prev();
-        if prev == NIL || !member(prev) || !touches(block(prev), block(at)) {
-            break;
-        }
-        left.push(prev);
-        at = prev;
-    }
-    left.reverse();
-    left.push(seed);
-    at = seed;
-    loop {
-        let next = block(at).next();
-        if next == NIL || !member(next) || !touches(block(at), block(next)) {
-            break;
-        }
-        left.push(next);
-        at = next;
-    }
-    left
 }

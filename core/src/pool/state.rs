@@ -16,6 +16,7 @@ use super::observer::{Event, Observer};
 use super::page::{self, Page, page};
 use super::points::PointSets;
 use super::recents::{MOST, Recents};
+use super::seams::Seams;
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -218,7 +219,7 @@ impl PoolCache {
             slow_free: entry.slow_free,
             lists_empty: entry.kind != Kind::Mapped,
             room: Room::default(),
-            bins: None,
+            bins: tally.notes_seams.load(Relaxed).then(new_noting_bins),
             published: false,
             whole: false,
             came_back: None,
@@ -728,6 +729,8 @@ pub(crate) struct Tally {
     pub(crate) pauses: AtomicU32,
     /// The largest block that its free leaves recent, 0 if none is; changed only while nothing is live in the entry.
     pub(crate) largest_recent: AtomicU64,
+    /// Streams note seams ([`super::seams`]); changed under the slow lock.
+    pub(crate) notes_seams: AtomicBool,
 }
 
 impl Tally {
@@ -901,6 +904,8 @@ pub(crate) struct EntryShared {
     /// Counts what came to `multi`, and what has fewer points there than it had.
     pub(crate) multi_changes: u64,
     pub(crate) pages: BTreeSet<u32>,
+    /// Where free blocks touch.
+    pub(crate) seams: Seams,
     /// What a Mapped entry has reserved and mapped.
     pub(crate) mapped: Mapping,
     /// On which streams its blocks are allocated and freed.
@@ -920,6 +925,7 @@ impl EntryShared {
             multi: Bins::new(),
             multi_changes: 0,
             pages: BTreeSet::new(),
+            seams: Seams::default(),
             mapped: Mapping::default(),
             sole: Sole::None,
             whole: false,
@@ -959,6 +965,7 @@ impl PoolShared {
         self.points.insert(index, points);
         let own = &mut self.entries[entry];
         own.multi.insert(index);
+        own.observed.note_beside(index, block(index));
         own.multi_changes += 1;
     }
 
@@ -1521,21 +1528,8 @@ impl<'a> Slow<'a> {
         (few, kept)
     }
 
-    /// How many blocks of an entry are live. Locks every stream that has a cache of the pool.
-    pub(crate) fn live_blocks(&mut self, shared: &PoolShared, pool: &Arc<Pool>, entry: usize) -> u64 {
-        let mut counts = shared.entries[entry].counts;
-        for slot in self.lock_attached(pool) {
-            if let Some(Some(cache)) = self.state(slot).attach.pools.get(pool.slot as usize)
-                && cache.id == pool.id
-            {
-                counts.add(&cache.counts(entry));
-            }
-        }
-        counts.allocs().saturating_sub(counts.frees)
-    }
-
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
-        self.cache(stream.slot(), pool).entries[entry].bins.get_or_insert_with(new_bins)
+        self.cache(stream.slot(), pool).entries[entry].made_bins()
     }
 
     /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
@@ -1703,6 +1697,12 @@ impl EntryCache {
     #[inline(always)]
     pub(crate) fn bins_to_fill(&mut self, pool: &Pool, entry: usize, me: StreamRef) -> &mut Bins {
         self.publish(pool, entry, me);
+        self.made_bins()
+    }
+
+    /// The bins, made if there are none.
+    #[inline(always)]
+    pub(crate) fn made_bins(&mut self) -> &mut Bins {
         self.bins.get_or_insert_with(new_bins)
     }
 
@@ -1942,6 +1942,14 @@ fn new_bins() -> Box<Bins> {
     Box::new(Bins::new())
 }
 
+/// In an entry whose streams note seams.
+#[cold]
+fn new_noting_bins() -> Box<Bins> {
+    let mut bins = new_bins();
+    bins.seams.start_empty();
+    bins
+}
+
 /// A block beside another: its index and its record.
 type Neighbour = (u32, &'static Block);
 
@@ -1986,6 +1994,7 @@ pub(crate) fn settle_one(
     if own & WHOLE != 0 {
         b.set_size_flags(size, FREE | WHOLE);
         bins.insert_sized(index, b, size);
+        bins.note_beside(index, b);
         return 0;
     }
     b.set_size_flags(size, FREE);
@@ -2042,6 +2051,7 @@ pub(crate) fn settle_one(
         (index, b) = (prev, p);
     }
     bins.insert_record(index, b);
+    bins.note_beside(index, b);
     merges
 }
 
@@ -2090,6 +2100,7 @@ pub(crate) fn insert_merged(
         Some(unused) if b.has(UNUSED) => unused.insert_record(index, b),
         _ => bins.insert_record(index, b),
     }
+    bins.note_beside(index, b);
     merges
 }
 

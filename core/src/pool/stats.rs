@@ -309,6 +309,9 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         if let Some(index) = wrong {
             return Err(format!("entry {e}: multi block {index} has fewer than two points"));
         }
+        if pool.entries[e].carves() {
+            super::seams::check(&mut slow, &shared, pool, e, &holders)?;
+        }
         drop(shared);
         let mut chained = 0;
         for &holder in holders.iter() {
