@@ -898,16 +898,16 @@ impl Request<'_> {
         let mut all = !kept;
         if !same {
             for &holder in holders.iter().filter(|&&holder| holder != me) {
-                let own = &slow.cache(holder.slot(), pool).entries[e];
-                if !own.whole {
+                let state = slow.state(holder.slot());
+                if state.attach.entry(pool, e).is_none_or(|own| !own.whole) {
                     continue;
                 }
+                let upto = state.covered_by(&clock);
+                let Some(own) = state.attach.entry(pool, e).filter(|_| upto > 0) else { continue };
                 if own.bins.as_ref().is_some_and(|bins| bins.count > MOST_LOOKED_AT) {
                     all = false;
                     continue;
                 }
-                let upto = slow.state(holder.slot()).covered_by(&clock);
-                let own = &mut slow.cache(holder.slot(), pool).entries[e];
                 let mut left = false;
                 if let Some(bins) = &own.bins {
                     bins.each(|index| {

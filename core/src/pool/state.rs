@@ -559,6 +559,15 @@ impl Caches {
         }
     }
 
+    /// The stream's part of an entry, if it has used the pool.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, pool: &Pool, entry: usize) -> Option<&mut EntryCache> {
+        match self.pools.get_mut(pool.slot as usize) {
+            Some(Some(cache)) if cache.id == pool.id => cache.entries.get_mut(entry),
+            _ => None,
+        }
+    }
+
     /// Bytes of that room.
     fn room_bytes(&self, pool: &Pool, mark: usize) -> u64 {
         match self.pools.get(pool.slot as usize) {
@@ -1250,13 +1259,13 @@ pub(crate) struct Slow<'a> {
     slow: Option<MutexGuard<'a, ()>>,
     /// Pages on their way back to the device, which is asked when the locks are free.
     pub(crate) leaving: Vec<Leaving>,
-    /// The first streams that were locked, and their slots; they are looked through one by one.
+    /// The first streams that were locked, and their slots.
     first: [Option<StreamGuard>; FEW],
     slots: [u32; FEW],
     /// How many of these are taken.
     few: usize,
-    /// Where the one asked for last is, if it is one of them.
-    last: usize,
+    /// Where among these a slot may be, four bits each, by the lowest four bits of the slot.
+    near: u64,
     /// The others.
     others: Option<Box<Others>>,
     /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
@@ -1353,7 +1362,7 @@ impl<'a> Slow<'a> {
             first: Default::default(),
             slots: [NO_STREAM; FEW],
             few: 0,
-            last: 0,
+            near: 0,
             others: None,
             forgotten: Vec::new(),
         }
@@ -1368,29 +1377,51 @@ impl<'a> Slow<'a> {
     /// Locks a stream's slot (once) and gives its state.
     #[inline(always)]
     pub(crate) fn state(&mut self, slot: u32) -> &mut StreamState {
-        // Mostly the one asked for last.
-        if self.slots[self.last] != slot {
+        let at = self.near(slot);
+        if self.slots[at] != slot {
             return self.find(slot);
         }
-        self.first[self.last].as_mut().expect("a slot that is named is locked")
+        self.first[at].as_mut().expect("a slot that is named is locked")
+    }
+
+    /// Where a slot is mostly, if it is one of the first.
+    #[inline(always)]
+    fn near(&self, slot: u32) -> usize {
+        (self.near >> (slot % 16 * 4)) as usize % FEW
+    }
+
+    /// Where the slot is among the first, if it is.
+    #[inline(never)]
+    fn position(&mut self, slot: u32) -> Option<usize> {
+        let at = self.slots[..self.few].iter().position(|&held| held == slot)?;
+        self.note_near(slot, at);
+        Some(at)
+    }
+
+    #[inline(always)]
+    fn note_near(&mut self, slot: u32, at: usize) {
+        let shift = slot % 16 * 4;
+        self.near = self.near & !(15 << shift) | (at as u64) << shift;
     }
 
     #[inline(never)]
     fn find(&mut self, slot: u32) -> &mut StreamState {
-        match self.slots[..self.few].iter().position(|&held| held == slot) {
-            Some(at) => self.last = at,
+        let at = match self.position(slot) {
+            Some(at) => at,
             None if self.few == FEW => return self.other(slot),
             None => self.keep(slot, STREAMS.at(slot).state.lock()),
-        }
-        self.first[self.last].as_mut().expect("a slot that is named is locked")
+        };
+        self.first[at].as_mut().expect("a slot that is named is locked")
     }
 
-    /// Keeps one more stream locked, of the first.
-    fn keep(&mut self, slot: u32, guard: StreamGuard) {
-        self.last = self.few;
-        self.slots[self.few] = slot;
-        self.first[self.few] = Some(guard);
+    /// Keeps one more stream locked, of the first: where.
+    fn keep(&mut self, slot: u32, guard: StreamGuard) -> usize {
+        let at = self.few;
+        self.note_near(slot, at);
+        self.slots[at] = slot;
+        self.first[at] = Some(guard);
         self.few += 1;
+        at
     }
 
     #[inline(never)]
@@ -1447,8 +1478,12 @@ impl<'a> Slow<'a> {
     /// Locks a stream's slot, unless another thread keeps it locked for longer than a call mostly takes. `false`: it does.
     #[inline]
     fn lock_at_hand(&mut self, slot: u32) -> bool {
-        if let Some(at) = self.slots.iter().position(|&held| held == slot) {
-            self.last = at;
+        self.slots[self.near(slot)] == slot || self.lock_now(slot)
+    }
+
+    #[inline(never)]
+    fn lock_now(&mut self, slot: u32) -> bool {
+        if self.position(slot).is_some() {
             return true;
         }
         if self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)) {
