@@ -762,6 +762,8 @@ impl Request<'_> {
             }
         }
         let follow = pool.follows();
+        // Those that may have a block that is large enough.
+        let mut fitting: Option<Few<StreamRef, 8>> = None;
         if let Some(me) = self.stream {
             // 3. Policy 1. A clock without entries covers nothing of another stream.
             if follow && !clock.entries().is_empty() {
@@ -780,9 +782,10 @@ impl Request<'_> {
                     holders.insert(holders.partition_point(|&holder| holder < me), me);
                 }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
-                for &holder in holders.iter().filter(|&&holder| holder != me) {
+                let fitting = fitting.insert(slow.fitting(&holders, pool, e, need));
+                for &holder in fitting.iter().filter(|&&holder| holder != me) {
                     let state = slow.state(holder.slot());
-                    let Some(bins) = state.attach.bins(pool, e).filter(|bins| bins.may_have(need)) else { continue };
+                    let Some(bins) = state.attach.bins(pool, e) else { continue };
                     let upto = match state.covered_by(&clock) {
                         0 => continue,
                         _ if broken(rules::CUDA_EVENT) => u64::MAX,
@@ -824,7 +827,8 @@ impl Request<'_> {
                         done => Ok(done),
                     };
                 }
-                let found = self.opportunistic(&mut slow, &shared, e, me, &holders, &clock, follow, &fit);
+                let fitting = fitting.get_or_insert_with(|| slow.fitting(&holders, pool, e, need));
+                let found = self.opportunistic(&mut slow, &shared, e, me, fitting, &clock, follow, &fit);
                 if let Some(question) = self.must_ask.take() {
                     drop(shared);
                     drop(slow);
@@ -856,7 +860,7 @@ impl Request<'_> {
         // 6. Spans.
         if entry.carves()
             && shared.entries[e].free_bytes()
-                + holders.iter().map(|&holder| slow.bins(holder, pool, e).bytes).sum::<u64>()
+                + holders.iter().map(|&holder| slow.free_bytes(holder, pool, e)).sum::<u64>()
                 >= need
         {
             let found = self.span(&mut slow, &mut shared, e, &holders, &clock)?;

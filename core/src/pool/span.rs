@@ -114,24 +114,26 @@ impl Request<'_> {
         holders: &[StreamRef],
         clock: &Clock,
     ) -> Bound {
+        debug_assert!(holders.is_sorted());
         let mut bound = Bound(Few::default());
-        for &holder in holders {
-            bound.of(holder).locked = true;
+        let follows = self.stream.is_some() && self.pool.follows() && !clock.entries().is_empty();
+        for &stream in holders {
+            let upto = if follows { slow.state(stream.slot()).covered_by(clock) } else { 0 };
+            bound.0.push(Reach { stream, locked: true, upto, ..Reach::default() });
         }
         if let Some(me) = self.stream {
             slow.state(me.slot());
-            if self.pool.follows() && !clock.entries().is_empty() {
-                let mut follow = |stream: StreamRef| {
-                    if stream != me && bound.find(stream).is_none_or(|reach| reach.upto == 0) {
-                        let covered = slow.state(stream.slot()).covered_by(clock);
-                        if covered > 0 {
-                            bound.of(stream).upto = covered;
+            if follows {
+                shared.entries[e].multi.each(|index| {
+                    for at in shared.points[&index].iter().filter(|at| at.stream != me) {
+                        if bound.find(at.stream).is_none_or(|reach| reach.upto == 0) {
+                            let covered = slow.state(at.stream.slot()).covered_by(clock);
+                            if covered > 0 {
+                                bound.of(at.stream).upto = covered;
+                            }
                         }
                     }
-                };
-                holders.iter().for_each(|&holder| follow(holder));
-                let multi = &shared.entries[e].multi;
-                multi.each(|index| shared.points[&index].iter().for_each(|at| follow(at.stream)));
+                });
             }
             *bound.of(me) = Reach { stream: me, locked: true, own: true, upto: u64::MAX, answer: 0 };
         }

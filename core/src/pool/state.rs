@@ -1483,19 +1483,21 @@ impl<'a> Slow<'a> {
 
     #[inline(never)]
     fn lock_now(&mut self, slot: u32) -> bool {
-        if self.position(slot).is_some() {
-            return true;
-        }
-        if self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)) {
-            return true;
-        }
-        for _ in 0..LOOKS {
-            if let Some(guard) = STREAMS.at(slot).state.try_lock() {
+        let state = &STREAMS.at(slot).state;
+        for look in 0..LOOKS {
+            if let Some(guard) = state.try_lock() {
                 if self.few < FEW {
                     self.keep(slot, guard);
                 } else {
                     self.others.get_or_insert_default().keep(slot, guard);
                 }
+                return true;
+            }
+            // (Perhaps it is kept locked here.)
+            if look == 0
+                && (self.position(slot).is_some()
+                    || self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)))
+            {
                 return true;
             }
             std::hint::spin_loop();
@@ -1561,6 +1563,30 @@ impl<'a> Slow<'a> {
         });
         give_list_back(&pool.published[entry], list);
         (few, kept)
+    }
+
+    /// Those of `holders` that may have a block of at least `need` bytes; the others are sure to have none.
+    pub(crate) fn fitting(
+        &mut self,
+        holders: &[StreamRef],
+        pool: &Pool,
+        entry: usize,
+        need: u64,
+    ) -> Few<StreamRef, FEW> {
+        let mut fitting = Few::default();
+        for &holder in holders {
+            let bins = self.state(holder.slot()).attach.bins(pool, entry);
+            if bins.is_some_and(|bins| bins.may_have(need)) {
+                fitting.push(holder);
+            }
+        }
+        fitting
+    }
+
+    /// Bytes of a stream's free blocks that are not recent.
+    #[inline(always)]
+    pub(crate) fn free_bytes(&mut self, stream: StreamRef, pool: &Pool, entry: usize) -> u64 {
+        self.state(stream.slot()).attach.bins(pool, entry).map_or(0, |bins| bins.bytes)
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
