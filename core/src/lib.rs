@@ -34,3 +34,4 @@ pub use error::{Error, Result, Status};
 pub use handle::{AllocationId, DeviceId, EventId, PoolId, StreamId};
 pub use order::{Point, Progress, StreamOrderId, StreamRef};
 pub use pool::config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
+pub use slab::SlotMap;

@@ -92,9 +92,9 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
     }
 }
 
-/// Hashes slots and the like: small numbers of our own making need no defence and spread well by one multiplication.
-#[derive(Default)]
-pub(crate) struct SlotHasher(u64);
+/// Hashes slots, handles and addresses: numbers that no stranger chooses need no defence and spread well by one multiplication.
+#[derive(Clone, Copy, Default)]
+pub struct SlotHasher(u64);
 
 impl std::hash::Hasher for SlotHasher {
     fn finish(&self) -> u64 {
@@ -108,14 +108,17 @@ impl std::hash::Hasher for SlotHasher {
     fn write_u32(&mut self, number: u32) {
         self.write_u64(u64::from(number));
     }
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
     fn write_u64(&mut self, number: u64) {
         let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
     }
 }
 
-/// A map keyed by slots.
-pub(crate) type SlotMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<SlotHasher>>;
+/// A map keyed by slots, handles or addresses.
+pub type SlotMap<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<SlotHasher>>;
 
 #[cold]
 #[inline(never)]

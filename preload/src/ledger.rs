@@ -4,7 +4,8 @@
 //! driver may give the same address to another thread. No lock is held across a call to the driver.
 
 use crate::driver::{Handle, Pointer};
-use std::collections::{BTreeMap, HashMap};
+use smp_core::SlotMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -173,7 +174,7 @@ pub enum Space {
 
 #[derive(Default)]
 struct Shard {
-    blocks: HashMap<(Space, u64), Block>,
+    blocks: SlotMap<(Space, u64), Block>,
 }
 
 const SHARDS: usize = 64;
@@ -235,8 +236,9 @@ fn key(kind: Kind, at: u64) -> (Space, u64) {
 }
 
 fn shard(at: u64) -> MutexGuard<'static, Shard> {
-    // Blocks lie at multiples of 512 and more; a multiplication spreads what differs in the upper bits only.
-    lock(&SHARD_LIST[(at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize])
+    // Blocks lie at multiples of 512 and more; a multiplication spreads what differs in the upper bits only. (By another number
+    // than in the maps, which would else see the same bits in all their keys.)
+    lock(&SHARD_LIST[(at.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 58) as usize])
 }
 
 /// Books a block that the driver gave and that has been charged.

@@ -1048,9 +1048,9 @@ pub(crate) struct Device {
     pub(crate) by_pointer: RwLock<BTreeMap<u64, u32>>,
     /// Its handle is closed: no one is left to synchronise it as a whole.
     pub(crate) closed: AtomicBool,
-    pub(crate) per_thread: Mutex<HashMap<u64, StreamRef>>,
+    pub(crate) per_thread: Mutex<SlotMap<u64, StreamRef>>,
     /// CUDA: streams by the driver's handle. A leaf.
-    pub(crate) adopted: RwLock<HashMap<u64, StreamRef>>,
+    pub(crate) adopted: RwLock<SlotMap<u64, StreamRef>>,
     /// Opaque model device: the answers that a trace recorded inside the call being replayed. A leaf.
     pub(crate) script: Mutex<Script>,
     /// Opaque: the stream of no one whose operations are the host-ordered frees. A leaf.
@@ -1102,8 +1102,8 @@ impl Device {
             by_address: RwLock::new(BTreeMap::new()),
             by_pointer: RwLock::new(BTreeMap::new()),
             closed: AtomicBool::new(false),
-            per_thread: Mutex::new(HashMap::new()),
-            adopted: RwLock::new(HashMap::new()),
+            per_thread: Mutex::default(),
+            adopted: RwLock::default(),
             script: Mutex::new(Script::default()),
             timeline: Mutex::new(None),
             checked,

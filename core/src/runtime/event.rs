@@ -11,14 +11,13 @@ use crate::order::{At, Event, Point, Points, Recorded};
 use crate::pool::observer::Event as Told;
 use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
-use crate::slab::Slab;
+use crate::slab::{Slab, SlotMap};
 use parking_lot::{MutexGuard, RwLock};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
 /// CUDA's events by the driver's handle. A leaf: an event may be locked, never the other way round.
-static BY_RAW: RwLock<Option<HashMap<u64, u32>>> = RwLock::new(None);
+static BY_RAW: RwLock<Option<SlotMap<u64, u32>>> = RwLock::new(None);
 
 const KIND: handle::Kind = handle::Kind::Event;
 
