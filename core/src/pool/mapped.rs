@@ -362,21 +362,24 @@ impl Range {
     /// on to `to`. What is before `from` does not belong to it. (A place that is not open rules out all runs across it: of
     /// long runs few places are looked at.)
     fn open_run(&self, from: u64, to: u64, count: u64, idle: &Chunks) -> Option<u64> {
+        let known = (self.places.len() as u64).min(to);
         // All from `start` up to `open` are open if those from `open` up to `start + count` are.
         let (mut start, mut open) = (from, from);
-        while start < to {
-            let end = to.min(start.saturating_add(count));
-            // (Mostly the last is not.)
-            if self.places.get(end as usize - 1).is_some_and(|&number| !idle.opens(number)) {
-                (start, open) = (end, end);
-                continue;
+        loop {
+            // (Mostly the last of so many is not open.)
+            while start + count <= known && !idle.opens(self.places[(start + count - 1) as usize]) {
+                start += count;
+                open = start;
             }
+            if start >= to {
+                return None;
+            }
+            let end = to.min(start + count);
             match self.numbers(open, end).iter().rposition(|&number| !idle.opens(number)) {
                 None => return Some(start),
                 Some(closed) => (start, open) = (open + closed as u64 + 1, end),
             }
         }
-        None
     }
 }
 
