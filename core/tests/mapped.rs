@@ -1072,3 +1072,40 @@ fn threads_that_ask_at_the_same_time_fill_an_entry_up_to_its_cap() {
         }
     }
 }
+
+#[test]
+fn threads_that_name_users_and_free_on_each_others_streams_keep_every_block_accounted_for() {
+    const THREADS: usize = 4;
+    let device = device::open_model(&ModelOptions::default()).unwrap();
+    let pool = pool::create(device, &PoolConfig::default()).unwrap();
+    let streams: Vec<StreamId> =
+        (0..THREADS).map(|_| stream::create(device, StreamFlags { non_blocking: true, lazy: None }).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for own in 0..THREADS {
+            let streams = &streams;
+            scope.spawn(move || {
+                let (mine, event) = (streams[own], event::create(device).unwrap());
+                for round in 0..2000 {
+                    let [other, third] = [1, 2].map(|step| streams[(own + round + step) % THREADS]);
+                    let block = pool::alloc_async(pool, 256 << (round % 12), mine).unwrap();
+                    pool::add_user(block, other).unwrap();
+                    if round % 5 == 0 {
+                        pool::add_user(block, third).unwrap();
+                    }
+                    event::record(device, event, mine).unwrap();
+                    stream::wait_event(device, other, event).unwrap();
+                    pool::free_async(block, if round % 3 == 0 { other } else { mine }).unwrap();
+                    assert_eq!(pool::add_user(block, other).unwrap_err().status, Status::Freed);
+                    if round % 16 == 0 {
+                        stream::synchronize(device, other).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    pool::check_invariants(pool).unwrap();
+    device::synchronize(device).unwrap();
+    pool::check_invariants(pool).unwrap();
+    let stats = pool::stats(pool).unwrap();
+    assert_eq!((stats.used, stats.live, stats.pending, stats.unordered_frees), (0, 0, 0, 0));
+}

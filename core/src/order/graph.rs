@@ -391,7 +391,7 @@ impl Order {
         stack.push(target);
         while let Some(&at) = stack.last() {
             let record = table.at(at.stream.slot());
-            let (blocked, moved) = {
+            let (blocked, moves_others) = {
                 let mut state = record.state.lock();
                 if !record.is(self.uid, at.stream) {
                     stack.pop();
@@ -399,7 +399,7 @@ impl Order {
                 }
                 let before = record.executed();
                 let blocked = state.advance(record, at.seq, |dep| self.done(table, dep));
-                (blocked, record.executed() > before)
+                (blocked, record.executed() > before && !state.is_settled())
             };
             match blocked {
                 // A barrier whose dependencies are just being gathered by another thread.
@@ -409,7 +409,7 @@ impl Order {
                     stack.pop();
                 }
             }
-            if moved {
+            if moves_others {
                 self.settle(table, at.stream);
             }
         }

@@ -578,6 +578,9 @@ impl Bins {
 
     /// Visits every block.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32)) {
+        if self.count == 0 {
+            return;
+        }
         let mut c = 0;
         while let Some(found) = self.occupied.next(c) {
             each(self.roots[found], &mut visit);

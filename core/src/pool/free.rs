@@ -94,9 +94,6 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
         if !state.is_ready_for(key) || owner == state.me || matches!(owner, OBSERVED | MULTI | HOST) {
             return None;
         }
-        if !follows(&state, owner, STREAMS.at(owner.slot()), b.seq()) {
-            return None;
-        }
         let cache = state.attach.pools.get(b.passes(allocation.0)? as usize)?.as_ref()?;
         if !cache.rests_on_free() || b.size() > cache.entries.first.largest_recent {
             return None;

@@ -48,10 +48,16 @@ impl PointSets {
 
     /// Takes a block's points away, if it has some here.
     pub(crate) fn remove(&mut self, index: &u32) -> Option<Points> {
+        let place = self.discard(index)?;
+        Some(self.sets[place].1.clone())
+    }
+
+    /// The same, when they are not asked for.
+    pub(crate) fn discard(&mut self, index: &u32) -> Option<usize> {
         let place = self.place(*index)?;
         self.sets[place].0 = NO_BLOCK;
         self.free.push(place as u32);
-        Some(self.sets[place].1.clone())
+        Some(place)
     }
 }
 

@@ -149,6 +149,18 @@ impl Recents {
             // Later ones come first.
             let mut before: Option<&Block> = None;
             let mut at = self.heads[found];
+            if at != NIL && block(at).seq() <= seq {
+                self.heads[found] = NIL;
+                self.occupied.clear(found);
+                while at != NIL {
+                    let b = block(at);
+                    let next = b.link();
+                    b.drop_flag(RECENT);
+                    taken(at);
+                    self.count -= 1;
+                    at = next;
+                }
+            }
             while at != NIL {
                 let b = block(at);
                 let next = b.link();

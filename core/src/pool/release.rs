@@ -304,6 +304,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
 pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     let device = slow.device;
     let mut moved: Few<StreamRef, 8> = Few::default();
+    let mut released = false;
     for &at in seen {
         let record = STREAMS.at(at.stream.slot());
         // (What has been observed already, as most of what is seen, is so still: it changes under the slow lock only.)
@@ -314,6 +315,7 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
                     record.execute(at.seq);
                 }
                 state.prune(at.seq);
+                released |= state.released;
                 moved.push(at.stream);
             }
         }
@@ -336,10 +338,9 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
             bury(slow, pool);
         }
     });
-    for &stream in moved.iter() {
-        if slow.state(stream.slot()).released {
-            forget_if_done(slow, stream);
-        }
+    // (A stream is released under the slow lock.)
+    for &stream in moved.iter().filter(|_| released) {
+        forget_if_done(slow, stream);
     }
 }
 
@@ -398,13 +399,14 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
         for at in own_observed..observed.len() {
             let index = observed[at];
             own.multi.remove(index);
-            match points.remove(&index).as_deref() {
-                Some(&[at]) => pruned.push((index, at)),
-                _ => {
+            match points[&index].first() {
+                Some(&at) => pruned.push((index, at)),
+                None => {
                     observed[kept] = index;
                     kept += 1;
                 }
             }
+            points.discard(&index);
         }
         observed.truncate(kept);
         place_observed(slow, &mut shared, pool, e, &observed);

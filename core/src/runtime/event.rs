@@ -47,10 +47,18 @@ fn lock(id: EventId) -> Result<(u32, MutexGuard<'static, crate::order::EventStat
 }
 
 fn device_of(id: EventId) -> Result<Arc<Device>> {
+    device_and_seen(id, |_| ()).map(|(device, ())| device)
+}
+
+/// The same, with something of the event as it was when it was looked at.
+fn device_and_seen<T>(id: EventId, look: impl FnOnce(&crate::order::EventState) -> T) -> Result<(Arc<Device>, T)> {
     let (_, state) = lock(id)?;
     let (slot, uid) = (state.device as u32, (state.device >> 32) as u32);
+    let looked = look(&state);
     drop(state);
-    native::device_by(slot, uid).ok_or_else(|| Error::new(Status::Destroyed, "the event's device has been closed"))
+    let device = native::device_by(slot, uid)
+        .ok_or_else(|| Error::new(Status::Destroyed, "the event's device has been closed"))?;
+    Ok((device, looked))
 }
 
 /// What the event's last record stored.
@@ -260,9 +268,13 @@ pub fn synchronize(event: EventId) -> Result<()> {
 
 /// As [`synchronize`], done by `act`.
 pub fn synchronize_by(event: EventId, mut act: Act<'_>) -> Result<()> {
-    let device = device_of(event)?;
-    let _serial = device.enter();
-    let mut before = seen(event, None)?;
+    let look = |state: &crate::order::EventState| Seen { recorded: state.recorded.clone(), version: state.version };
+    let (device, mut before) = device_and_seen(event, look)?;
+    let serial = device.enter();
+    if serial.is_some() {
+        // It may have waited for its turn.
+        before = seen(event, None)?;
+    }
     if let Some(cuda) = device.sound_cuda()? {
         act.run(|| cuda.event_synchronize(event.0).map_err(|code| cuda.error("cuEventSynchronize", code)))?;
         if !unchanged(event, &before) {
