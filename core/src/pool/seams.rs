@@ -59,17 +59,22 @@ impl Notes {
     /// A block is settled, and says so: notes the seams on both sides.
     ///
     /// Two threads may settle neighbours at the same time. Each says first that its own block is settled, then looks at the
-    /// other's, so one of them sees both.
+    /// other's, so one of them sees both. (What has the same owner does not change meanwhile.)
     #[inline(never)]
     pub(crate) fn note_beside(&mut self, index: u32, b: &Block) {
-        fence(SeqCst);
-        let next = b.next();
+        let owner = b.stream();
+        let (next, prev) = (b.next(), b.prev());
+        let is_others = |near: u32| near != NIL && block(near).stream() != owner;
+        let mut left = prev;
+        if is_others(next) || is_others(prev) {
+            fence(SeqCst);
+            left = b.prev();
+        }
         if next != NIL && block(next).is_settled() {
             self.note(next);
         }
-        let prev = b.prev();
-        if prev != NIL {
-            let p = block(prev);
+        if left != NIL {
+            let p = block(left);
             // (A link that is old hides what is there; then a search looks.)
             if p.is_settled() || !touches(p, b) {
                 self.note(index);
