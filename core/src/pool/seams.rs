@@ -5,7 +5,7 @@
 //! A seam is named by the block to its right, since what the left one loses it loses at its low end. Whoever settles a block looks
 //! to both sides and notes what it finds: a stream with its own free blocks, under its lock, else the holder of the slow lock. A
 //! search takes the notes of all in, drops what is no seam any more, and looks around the others. Nothing is noted before the first
-//! search, nor after too many notes without one: then all blocks are gone through once.
+//! search with several streams, nor after too many notes without one: then all blocks are gone through.
 
 use super::block::{Block, FREE, NIL, RECENT, block};
 use super::page::page;
@@ -198,16 +198,19 @@ fn take_in(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: us
     }
 }
 
-/// Finds all seams, and begins to note them.
+/// Finds all seams, and begins to note them. (One stream alone searches seldom, and would note for nothing.)
 #[cold]
 fn go_through(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
-    pool.entry_tally[e].notes_seams.store(true, Relaxed);
     // With every stream of the pool locked, all blocks stay as they are.
-    for slot in slow.lock_attached(pool) {
-        slow.cache(slot, pool).entries[e].made_bins().seams.start_empty();
-    }
+    let attached = slow.lock_attached(pool);
     let own = &mut shared.entries[e];
-    own.observed.seams.start(MOST_SHARED);
+    if own.sole.is_several() {
+        pool.entry_tally[e].notes_seams.store(true, Relaxed);
+        for slot in attached {
+            slow.cache(slot, pool).entries[e].made_bins().seams.start_empty();
+        }
+        own.observed.seams.start(MOST_SHARED);
+    }
     own.seams.retain(|_| false);
     for &slot in &own.pages {
         each_seam(slot, |right| own.seams.add(right));
