@@ -146,6 +146,9 @@ impl Seams {
 
 /// The first blocks of the maximal sequences of at least two adjacent settled free blocks of the entry, in no order. `holders`: all
 /// streams that hold any, locked.
+///
+/// A stream that held none a moment ago may free and cut blocks meanwhile, since it is not locked: what it has belongs to no
+/// sequence, and where it may be in the way the note stays, for whoever cuts a block notes nothing.
 pub(super) fn sequences(
     slow: &mut Slow<'_>,
     shared: &mut PoolShared,
@@ -154,6 +157,7 @@ pub(super) fn sequences(
     holders: &[StreamRef],
 ) -> Few<u32, 32> {
     take_in(slow, shared, pool, e, holders);
+    let members = Members::of(holders);
     let mut firsts = Few::default();
     shared.entries[e].seams.retain(|right| {
         look();
@@ -161,29 +165,57 @@ pub(super) fn sequences(
         if !b.is_settled() {
             return false;
         }
-        let left = b.prev();
-        let Some(l) = settled_before(left, b) else { return false };
-        if settled_before(l.prev(), l).is_none() {
-            // (A record may have become another entry's.)
+        // (A record may have become another entry's.)
+        let is_here = |b: &Block| {
             let home = page(b.page());
-            if home.pool.load(Relaxed) != pool.slot || home.entry.load(Relaxed) as usize != e {
-                return false;
-            }
-            firsts.push(left);
+            home.pool.load(Relaxed) == pool.slot && home.entry.load(Relaxed) as usize == e
+        };
+        if !members.has(b.stream()) {
+            return is_here(b);
         }
-        true
+        match left_of(b, &members) {
+            Left::None => false,
+            Left::Unknown => is_here(b),
+            Left::Settled(left, l) => {
+                if !matches!(left_of(l, &members), Left::Settled(..)) {
+                    if !is_here(l) {
+                        return false;
+                    }
+                    firsts.push(left);
+                }
+                true
+            }
+        }
     });
     firsts
 }
 
-/// The block at `index`, if it is settled and right before this one.
+/// What is to the left of a settled block.
+enum Left {
+    /// No settled block.
+    None,
+    /// A stream that is not locked has it, or has just changed the link.
+    Unknown,
+    Settled(u32, &'static Block),
+}
+
 #[inline(always)]
-fn settled_before(index: u32, b: &Block) -> Option<&'static Block> {
-    if index == NIL {
-        return None;
+fn left_of(b: &Block, members: &Members<'_>) -> Left {
+    let left = b.prev();
+    if left == NIL {
+        return Left::None;
     }
-    let left = block(index);
-    (left.is_settled() && touches(left, b)).then_some(left)
+    let l = block(left);
+    // In one word, so that the flags are those of the time when it had the size.
+    let size_flags = l.size_flags();
+    if l.page() != b.page() || l.addr() + Block::size_in(size_flags) != b.addr() {
+        return Left::Unknown;
+    }
+    match size_flags & (FREE | RECENT) == FREE {
+        true if members.has(l.stream()) => Left::Settled(left, l),
+        true => Left::Unknown,
+        false => Left::None,
+    }
 }
 
 /// All notes are in the entry's list.
@@ -251,12 +283,12 @@ pub(super) fn each_run(
         loop {
             look();
             let size_flags = b.size_flags();
-            let settled = size_flags & (FREE | RECENT) == FREE;
-            // (Whose stream is not locked may change meanwhile: it is passed over.)
-            let member = settled && members.has(b.stream());
+            if size_flags & (FREE | RECENT) != FREE || !members.has(b.stream()) {
+                break;
+            }
             let bytes = Block::size_in(size_flags);
-            total += if member { bytes } else { 0 };
-            if member && usable(at, b) {
+            total += bytes;
+            if usable(at, b) {
                 run = if run.1 == 0 { (at, 1, bytes) } else { (run.0, run.1 + 1, run.2 + bytes) };
             } else {
                 if run.1 > 1 && run.2 >= least {
@@ -265,7 +297,7 @@ pub(super) fn each_run(
                 run.1 = 0;
             }
             let next = b.next();
-            if !settled || next == NIL {
+            if next == NIL {
                 break;
             }
             let n = block(next);
@@ -327,9 +359,13 @@ pub(super) fn look() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::block::named;
+    use super::super::registry::POOLS;
+    use super::super::state::{absorb, cut};
+    use super::{Slow, block, each_run, sequences};
     use crate::device::{self, ModelOptions};
     use crate::pool::{self, MemoryPoolConfig, PoolConfig};
-    use crate::{event, stream};
+    use crate::{event, handle, stream};
     use std::cell::Cell;
 
     thread_local! {
@@ -378,5 +414,47 @@ mod tests {
         let few = looks(100);
         assert!(few > 0, "the steps search");
         assert_eq!(looks(10_000), few);
+    }
+
+    /// One that held no free block when the others were locked is in the midst of a cut: to the right of it, a block still names
+    /// what has become shorter.
+    #[test]
+    fn a_seam_beside_a_block_that_a_stream_not_locked_is_cutting_stays_noted() {
+        let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+        let config = MemoryPoolConfig::Sliced {
+            page_size: 1 << 16,
+            max_slice_size: None,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let [cutting, second, third] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+        let allocated = [cutting, second, third].map(|own| (pool::alloc_async(pool, 4096, own).unwrap(), own));
+        let [left, middle, _] = allocated.map(|(block, _)| named(block).unwrap().index);
+        pool::alloc_async(pool, (1 << 16) - 3 * 4096, third).unwrap();
+        for (block, own) in allocated {
+            pool::free_async(block, own).unwrap();
+        }
+        let pool = POOLS.resolve(pool).unwrap();
+        let mut slow = Slow::lock(&pool.device);
+        let holders = slow.holders(&pool, 0);
+        let [cutting, others @ ..] = &*holders else { panic!("each holds one") };
+        assert_eq!(*cutting, slow.state(handle::slot(allocated[0].1.0)).me);
+        let mut shared = pool.shared.lock();
+        let mut runs = |slow: &mut Slow<'_>, holders: &[_]| {
+            let mut firsts = sequences(slow, &mut shared, &pool, 0, holders);
+            let mut runs = Vec::new();
+            each_run(&mut firsts, holders, 0, |_, _| true, |first, bytes| runs.push((first, bytes)));
+            runs
+        };
+        assert_eq!(runs(&mut slow, &holders), [(left, 3 * 4096)]);
+        let stock = &mut pool::block::Stock::default();
+        let (rest, r) = cut(left, block(left), 1024, stock).unwrap().unwrap();
+        block(middle).set_prev(left);
+        assert_eq!(runs(&mut slow, others), [(middle, 2 * 4096)]);
+        block(middle).set_prev(rest);
+        assert_eq!(runs(&mut slow, others), [(middle, 2 * 4096)]);
+        absorb(left, block(left), rest, r, stock);
+        assert_eq!(runs(&mut slow, &holders), [(left, 3 * 4096)]);
     }
 }
