@@ -206,6 +206,7 @@ impl Request<'_> {
             Err(error) => {
                 let mut points = points;
                 points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+                shared.points.remove(&found.index);
                 super::free::place(&mut slow, &mut shared, pool, found.entry, found.index, &points);
                 drop(shared);
                 if pool.destroyed.load(Relaxed) {
