@@ -10,7 +10,7 @@
 use super::block::{Block, FREE, NIL, RECENT, block};
 use super::page::page;
 use super::span::{Members, touches};
-use super::state::{Pool, PoolShared, Slow};
+use super::state::{EntryShared, Pool, PoolShared, Slow};
 use crate::few::Few;
 use crate::order::StreamRef;
 use std::sync::Arc;
@@ -225,24 +225,52 @@ fn take_in(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: us
     for &holder in holders {
         known &= slow.bins(holder, pool, e).seams.hand_over(&mut own.seams);
     }
-    if !known {
-        go_through(slow, shared, pool, e);
+    if known {
+        return;
+    }
+    match own.sole.is_several() {
+        true => go_through(slow, shared, pool, e),
+        false => look_around(slow, shared, pool, e, holders),
     }
 }
 
-/// Finds all seams, and begins to note them. (One stream alone searches seldom, and would note for nothing.)
+/// Finds all seams where one stream alone is at work, which searches seldom and would note for nothing: each is between a block of
+/// its own and one that is observed or never used. The fewer of the two are looked at.
+fn look_around(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, holders: &[StreamRef]) {
+    let EntryShared { observed, unused, seams, .. } = &mut shared.entries[e];
+    seams.retain(|_| false);
+    let mut beside = |index: u32| {
+        look();
+        let b = block(index);
+        let next = b.next();
+        if next != NIL && block(next).is_settled() && touches(b, block(next)) {
+            seams.add(next);
+        }
+        let prev = b.prev();
+        if prev != NIL && block(prev).is_settled() && touches(block(prev), b) {
+            seams.add(index);
+        }
+    };
+    let of_streams: u64 = holders.iter().map(|&holder| slow.bins(holder, pool, e).count).sum();
+    if of_streams < observed.count + unused.count {
+        holders.iter().for_each(|&holder| slow.bins(holder, pool, e).each(&mut beside));
+    } else {
+        observed.each(&mut beside);
+        unused.each(&mut beside);
+    }
+}
+
+/// Finds all seams, and begins to note them.
 #[cold]
 fn go_through(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
     // With every stream of the pool locked, all blocks stay as they are.
     let attached = slow.lock_attached(pool);
-    let own = &mut shared.entries[e];
-    if own.sole.is_several() {
-        pool.entry_tally[e].notes_seams.store(true, Relaxed);
-        for slot in attached {
-            slow.cache(slot, pool).entries[e].made_bins().seams.start_empty();
-        }
-        own.observed.seams.start(MOST_SHARED);
+    pool.entry_tally[e].notes_seams.store(true, Relaxed);
+    for slot in attached {
+        slow.cache(slot, pool).entries[e].made_bins().seams.start_empty();
     }
+    let own = &mut shared.entries[e];
+    own.observed.seams.start(MOST_SHARED);
     own.seams.retain(|_| false);
     for &slot in &own.pages {
         each_seam(slot, |right| own.seams.add(right));
