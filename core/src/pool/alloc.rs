@@ -1310,23 +1310,27 @@ pub(super) fn attach_any(
     domain: StreamRef,
     points: Option<&[At]>,
 ) {
-    block(index).set_stream(domain);
+    let b = block(index);
     match domain {
         OBSERVED => {
+            b.set_stream(OBSERVED);
             let own = &mut shared.entries[e];
-            if pool.entries[e].kind == Kind::Cuda && block(index).has(UNUSED) {
+            if pool.entries[e].kind == Kind::Cuda && b.has(UNUSED) {
                 own.unused.insert(index);
             } else {
                 own.observed.insert(index);
             }
-            own.observed.note_beside(index, block(index));
+            own.observed.note_beside(index, b);
         }
         MULTI => {
+            b.set_stream(MULTI);
             shared.insert_multi(e, index, points.expect("a multi block has points"));
         }
         stream => {
+            // (Locked before the block is its own: see `place`.)
             let own = &mut slow.cache(stream.slot(), pool).entries[e];
-            own.whole |= block(index).has(WHOLE);
+            b.set_stream(stream);
+            own.whole |= b.has(WHOLE);
             own.bins_to_fill(pool, e, stream).insert_noted(index);
         }
     }

@@ -794,9 +794,10 @@ pub(crate) fn place(
             }
         }
         &[At { stream, seq }] => {
+            // Locked before the block is its own: it merges with what is its own without a look into its bins.
+            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             b.set_stream(stream);
             b.set_seq(seq);
-            let cache = &mut slow.cache(stream.slot(), pool).entries[e];
             cache.whole |= b.has(WHOLE);
             let bins = cache.bins_to_fill(pool, e, stream);
             if carves && !b.has(WHOLE) {
@@ -882,12 +883,55 @@ fn add_any_user(allocation: AllocationId, stream: StreamId) -> Result<()> {
 mod tests {
     use super::super::registry::POOLS;
     use super::super::release;
-    use super::{STREAMS, Slow};
+    use super::{MULTI, STREAMS, Slow, named};
     use crate::device::{self, ModelOptions};
     use crate::order::At;
     use crate::pool::{self, MemoryPoolConfig, PoolConfig};
     use crate::{handle, stream};
     use std::thread;
+    use std::time::{Duration, Instant};
+
+    /// It would merge with a block that is its own and in none of its bins yet.
+    #[test]
+    fn a_block_becomes_a_streams_own_only_while_the_stream_is_locked() {
+        for config in [
+            MemoryPoolConfig::Sliced {
+                page_size: 1 << 21,
+                max_slice_size: None,
+                max_pool_size: None,
+                dealloc_period: None,
+            },
+            MemoryPoolConfig::Mapped {
+                range_size: 1 << 30,
+                chunk_size: 1 << 21,
+                max_pool_size: None,
+                dealloc_period: None,
+            },
+        ] {
+            let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+            let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+            let [first, second] = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+            stream::submit(device, second, 1).unwrap();
+            let block = pool::alloc_async(pool, 4096, first).unwrap();
+            pool::add_user(block, second).unwrap();
+            pool::free_async(block, first).unwrap();
+            let b = named(block).unwrap().record;
+            assert_eq!(b.stream(), MULTI);
+            // The first stream's point goes, so that the block becomes the second's: who synchronises waits for its lock.
+            let kept = STREAMS.at(handle::slot(second.0)).state.lock();
+            let synchronizing = thread::spawn(move || stream::synchronize(device, first).unwrap());
+            let until = Instant::now() + Duration::from_millis(100);
+            while Instant::now() < until {
+                assert_eq!(b.stream(), MULTI);
+                thread::yield_now();
+            }
+            let me = kept.me;
+            drop(kept);
+            synchronizing.join().unwrap();
+            assert_eq!(b.stream(), me);
+            pool::check_invariants(pool).unwrap();
+        }
+    }
 
     #[test]
     fn what_another_thread_synchronised_with_meanwhile_does_not_pause() {
