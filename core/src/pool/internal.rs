@@ -3,9 +3,10 @@
 use super::Reason;
 use super::alloc::{Found, Rank, Request, largest_per_stream, multis};
 use super::bins::Upto;
-use super::block::{FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
 use super::observer::{AllocDone, Event};
 use super::seams::{each_run, sequences};
+use super::span::Members;
 use super::state::{Kind, PoolShared, STREAMS, Slow};
 use crate::device_source::cuda::Fence;
 use crate::error::{Error, Result, Status};
@@ -96,10 +97,11 @@ impl Request<'_> {
             return Ok(None);
         }
         // Runs of any adjacent free blocks, whatever their points; in one order, in which they are asked about.
-        let mut firsts = sequences(&mut slow, &mut shared, pool, e, &holders);
+        let mut found = sequences(&mut slow, &mut shared, pool, e, &holders);
         let mut runs: Vec<(u64, u32, u64)> = Vec::new();
-        let any = |_, _: &_| true;
-        each_run(&mut firsts, &holders, self.need, any, |first, total| runs.push((block(first).addr(), first, total)));
+        let members = Members::of(&holders);
+        let any = |_, b: &Block| members.has(b.stream());
+        each_run(&mut found, &holders, self.need, any, |first, total| runs.push((block(first).addr(), first, total)));
         runs.sort_unstable();
         let mut best: Option<(Rank, Run)> = None;
         for (address, first, total) in runs {

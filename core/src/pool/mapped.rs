@@ -15,7 +15,7 @@ use super::fresh::enter_page;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
-use super::seams::{each_run, look, sequences};
+use super::seams::{Sequences, each_run, look, sequences};
 use super::span::{Bound, touches};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
@@ -1192,7 +1192,7 @@ impl Request<'_> {
     ) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
         let several = shared.entries[e].sole.is_several();
-        let mut firsts = if several { sequences(slow, shared, self.pool, e, holders) } else { Few::default() };
+        let mut sequences = if several { sequences(slow, shared, self.pool, e, holders) } else { Sequences::default() };
         let shared = &*shared;
         let own = &shared.entries[e];
         let usable = |index: u32| {
@@ -1201,7 +1201,7 @@ impl Request<'_> {
         };
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         let run_usable = |index: u32, _: &_| usable(index);
-        each_run(&mut firsts, holders, size, run_usable, |first, bytes| {
+        each_run(&mut sequences, holders, size, run_usable, |first, bytes| {
             found.push((bytes, block(first).addr(), first))
         });
         // Those that lie alone.

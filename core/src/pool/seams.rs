@@ -5,7 +5,8 @@
 //! A seam is named by the block to its right, since what the left one loses it loses at its low end. Whoever settles a block looks
 //! to both sides and notes what it finds: a stream with its own free blocks, under its lock, else the holder of the slow lock. A
 //! search takes the notes of all in, drops what is no seam any more, and looks around the others. Nothing is noted before the first
-//! search with several streams, nor after too many notes without one: then all blocks are gone through.
+//! search with several streams, nor after too many notes without one: then all blocks are gone through. So they are where nearly all
+//! of them touch, and nothing is noted there either.
 
 use super::block::{Block, FREE, NIL, RECENT, block};
 use super::page::page;
@@ -49,6 +50,12 @@ impl Notes {
         self.rights.clear();
         self.rights.reserve(MOST);
         self.last = [NIL; LAST];
+    }
+
+    /// Nothing is noted until the next start.
+    fn stop(&mut self) {
+        self.on = false;
+        self.rights.clear();
     }
 
     /// From its first block on.
@@ -112,9 +119,22 @@ pub(crate) struct Seams {
     rights: Vec<u32>,
     /// A bit for each of them.
     listed: Vec<u64>,
+    /// How many blocks there were when all were gone through last; 0: they were not.
+    blocks: usize,
+    /// So many searches more go through whole pages, and nothing is noted until then.
+    dense_for: u32,
 }
 
+/// Of so many seams, and at least half as many as there are blocks, no list is kept: it takes fewer steps to look at each block
+/// once. After so many searches they are counted anew.
+const MANY: usize = 256;
+const SEARCHES: u32 = 16;
+
 impl Seams {
+    fn are_dense(&self) -> bool {
+        self.rights.len() >= MANY && self.blocks > 0 && self.rights.len() >= self.blocks / 2
+    }
+
     #[inline(always)]
     fn add(&mut self, right: u32) {
         let (word, bit) = (right as usize / 64, 1 << (right % 64));
@@ -144,8 +164,16 @@ impl Seams {
     }
 }
 
-/// The first blocks of the maximal sequences of at least two adjacent settled free blocks of the entry, in no order. `holders`: all
-/// streams that hold any, locked.
+/// Where runs may be.
+#[derive(Default)]
+pub(super) struct Sequences {
+    /// The first blocks of sequences of settled free blocks, or of whole pages.
+    firsts: Few<u32, 32>,
+    whole_pages: bool,
+}
+
+/// The maximal sequences of at least two adjacent settled free blocks of the entry, in no order. `holders`: all streams that hold
+/// any, locked.
 ///
 /// A stream that held none a moment ago may free and cut blocks meanwhile, since it is not locked: what it has belongs to no
 /// sequence, and where it may be in the way the note stays, for whoever cuts a block notes nothing.
@@ -155,8 +183,11 @@ pub(super) fn sequences(
     pool: &Arc<Pool>,
     e: usize,
     holders: &[StreamRef],
-) -> Few<u32, 32> {
-    take_in(slow, shared, pool, e, holders);
+) -> Sequences {
+    if take_in(slow, shared, pool, e, holders) == Look::WholePages {
+        let firsts = shared.entries[e].pages.iter().map(|&slot| page(slot).first.load(Relaxed)).collect();
+        return Sequences { firsts, whole_pages: true };
+    }
     let members = Members::of(holders);
     let mut firsts = Few::default();
     shared.entries[e].seams.retain(|right| {
@@ -187,7 +218,7 @@ pub(super) fn sequences(
             }
         }
     });
-    firsts
+    Sequences { firsts, whole_pages: false }
 }
 
 /// What is to the left of a settled block.
@@ -218,20 +249,47 @@ fn left_of(b: &Block, members: &Members<'_>) -> Left {
     }
 }
 
-/// All notes are in the entry's list.
-fn take_in(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, holders: &[StreamRef]) {
+/// What a search goes by.
+#[derive(PartialEq, Eq)]
+enum Look {
+    /// The entry's list, where all notes are now.
+    List,
+    /// All blocks. Every stream of the pool is locked, so they stay as they are.
+    WholePages,
+}
+
+fn take_in(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize, holders: &[StreamRef]) -> Look {
     let own = &mut shared.entries[e];
-    let mut known = own.observed.seams.hand_over(&mut own.seams);
-    for &holder in holders {
-        known &= slow.bins(holder, pool, e).seams.hand_over(&mut own.seams);
+    if own.seams.dense_for > 0 {
+        own.seams.dense_for -= 1;
+        if own.seams.dense_for > 0 {
+            slow.lock_attached(pool);
+            return Look::WholePages;
+        }
+        go_through(slow, shared, pool, e);
+    } else {
+        let mut known = own.observed.seams.hand_over(&mut own.seams);
+        for &holder in holders {
+            known &= slow.bins(holder, pool, e).seams.hand_over(&mut own.seams);
+        }
+        if !known {
+            match own.sole.is_several() {
+                true => go_through(slow, shared, pool, e),
+                false => look_around(slow, shared, pool, e, holders),
+            }
+        }
     }
-    if known {
-        return;
+    let own = &mut shared.entries[e];
+    if !own.seams.are_dense() {
+        return Look::List;
     }
-    match own.sole.is_several() {
-        true => go_through(slow, shared, pool, e),
-        false => look_around(slow, shared, pool, e, holders),
+    own.seams.dense_for = SEARCHES;
+    own.observed.seams.stop();
+    pool.entry_tally[e].notes_seams.store(false, Relaxed);
+    for slot in slow.lock_attached(pool) {
+        slow.cache(slot, pool).entries[e].made_bins().seams.stop();
     }
+    Look::WholePages
 }
 
 /// Finds all seams where one stream alone is at work, which searches seldom and would note for nothing: each is between a block of
@@ -272,14 +330,16 @@ fn go_through(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e:
     let own = &mut shared.entries[e];
     own.observed.seams.start(MOST_SHARED);
     own.seams.retain(|_| false);
+    own.seams.blocks = 0;
     for &slot in &own.pages {
-        each_seam(slot, |right| own.seams.add(right));
+        own.seams.blocks += each_seam(slot, |right| own.seams.add(right));
     }
 }
 
-fn each_seam(slot: u32, mut visit: impl FnMut(u32)) {
+/// Visits the seams of a page; returns how many blocks it has.
+fn each_seam(slot: u32, mut visit: impl FnMut(u32)) -> usize {
     let mut at = page(slot).first.load(Relaxed);
-    let mut before = false;
+    let (mut before, mut blocks) = (false, 0);
     while at != NIL {
         look();
         let b = block(at);
@@ -288,57 +348,78 @@ fn each_seam(slot: u32, mut visit: impl FnMut(u32)) {
             visit(at);
         }
         before = settled;
+        blocks += 1;
         at = b.next();
     }
+    blocks
 }
 
-/// Visits the maximal runs of at least two adjacent blocks that `usable` accepts and that are at least `least` bytes: the first, and
-/// how many bytes. `firsts`: what [`sequences`] gave; those stay that are large enough as a whole. `holders`: as there.
+/// Visits the maximal runs of at least two adjacent blocks that `usable` accepts, which says no to all but these streams' and those of
+/// no single stream, and that are at least `least` bytes: the first, and how many bytes. `found`: what [`sequences`] gave; what is too
+/// small as a whole leaves it. `holders`: as there.
 pub(super) fn each_run(
-    firsts: &mut Few<u32, 32>,
+    found: &mut Sequences,
     holders: &[StreamRef],
     least: u64,
     mut usable: impl FnMut(u32, &'static Block) -> bool,
     mut visit: impl FnMut(u32, u64),
 ) {
-    let members = Members::of(holders);
-    firsts.retain(|first| {
-        let mut at = first;
-        let mut b = block(at);
-        let (home, mut total) = (b.page(), 0);
-        // The usable ones just gone through: the first, how many, bytes.
-        let mut run = (first, 0, 0);
-        loop {
-            look();
-            let size_flags = b.size_flags();
-            if size_flags & (FREE | RECENT) != FREE || !members.has(b.stream()) {
-                break;
-            }
-            let bytes = Block::size_in(size_flags);
+    if found.whole_pages {
+        found.firsts.retain(|first| runs_from::<true>(first, None, least, &mut usable, &mut visit));
+    } else {
+        let members = Members::of(holders);
+        found.firsts.retain(|first| runs_from::<false>(first, Some(&members), least, &mut usable, &mut visit));
+    }
+}
+
+/// The same from one block on: to the end of its page (`WHOLE`), or of the sequence of settled blocks of the `members`. `false`: what
+/// is free there is less than `least` bytes together.
+#[inline(always)]
+fn runs_from<const WHOLE: bool>(
+    first: u32,
+    members: Option<&Members<'_>>,
+    least: u64,
+    usable: &mut impl FnMut(u32, &'static Block) -> bool,
+    visit: &mut impl FnMut(u32, u64),
+) -> bool {
+    let mut at = first;
+    let mut b = block(at);
+    let (home, mut total) = (b.page(), 0);
+    // The usable ones just gone through: the first, how many, bytes.
+    let mut run = (first, 0, 0);
+    loop {
+        look();
+        let size_flags = b.size_flags();
+        let settled = size_flags & (FREE | RECENT) == FREE;
+        if !(WHOLE || settled && members.is_some_and(|members| members.has(b.stream()))) {
+            break;
+        }
+        let bytes = Block::size_in(size_flags);
+        if settled {
             total += bytes;
-            if usable(at, b) {
-                run = if run.1 == 0 { (at, 1, bytes) } else { (run.0, run.1 + 1, run.2 + bytes) };
-            } else {
-                if run.1 > 1 && run.2 >= least {
-                    visit(run.0, run.2);
-                }
-                run.1 = 0;
-            }
-            let next = b.next();
-            if next == NIL {
-                break;
-            }
-            let n = block(next);
-            if n.page() != home || b.addr() + bytes != n.addr() {
-                break;
-            }
-            (at, b) = (next, n);
         }
-        if run.1 > 1 && run.2 >= least {
-            visit(run.0, run.2);
+        if settled && usable(at, b) {
+            run = if run.1 == 0 { (at, 1, bytes) } else { (run.0, run.1 + 1, run.2 + bytes) };
+        } else {
+            if run.1 > 1 && run.2 >= least {
+                visit(run.0, run.2);
+            }
+            run.1 = 0;
         }
-        total >= least
-    });
+        let next = b.next();
+        if next == NIL {
+            break;
+        }
+        let n = block(next);
+        if !WHOLE && (n.page() != home || b.addr() + bytes != n.addr()) {
+            break;
+        }
+        (at, b) = (next, n);
+    }
+    if run.1 > 1 && run.2 >= least {
+        visit(run.0, run.2);
+    }
+    total >= least
 }
 
 /// Every seam of the entry is noted somewhere. All streams are locked; `holders`: those with free blocks.
@@ -470,9 +551,9 @@ mod tests {
         assert_eq!(*cutting, slow.state(handle::slot(allocated[0].1.0)).me);
         let mut shared = pool.shared.lock();
         let mut runs = |slow: &mut Slow<'_>, holders: &[_]| {
-            let mut firsts = sequences(slow, &mut shared, &pool, 0, holders);
+            let mut found = sequences(slow, &mut shared, &pool, 0, holders);
             let mut runs = Vec::new();
-            each_run(&mut firsts, holders, 0, |_, _| true, |first, bytes| runs.push((first, bytes)));
+            each_run(&mut found, holders, 0, |_, _| true, |first, bytes| runs.push((first, bytes)));
             runs
         };
         assert_eq!(runs(&mut slow, &holders), [(left, 3 * 4096)]);
@@ -484,5 +565,53 @@ mod tests {
         assert_eq!(runs(&mut slow, others), [(middle, 2 * 4096)]);
         absorb(left, block(left), rest, r, stock);
         assert_eq!(runs(&mut slow, &holders), [(left, 3 * 4096)]);
+    }
+
+    /// Two streams' free blocks by turns, a page full. Sixteen searches later the seams are counted anew: none is left then.
+    #[test]
+    fn where_nearly_all_free_blocks_touch_a_search_looks_at_each_block_once() {
+        const BLOCKS: u64 = 1024;
+        let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+        let config = MemoryPoolConfig::Sliced {
+            page_size: BLOCKS << 10,
+            max_slice_size: None,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let id = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let streams = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+        let mut allocated: Vec<_> =
+            (0..BLOCKS as usize).map(|i| pool::alloc_async(id, 1 << 10, streams[i % 2]).unwrap()).collect();
+        let first = named(allocated[0]).unwrap().index;
+        for (i, block) in allocated.drain(..).enumerate() {
+            pool::free_async(block, streams[i % 2]).unwrap();
+        }
+        let search = || {
+            let pool = POOLS.resolve(id).unwrap();
+            let mut slow = Slow::lock(&pool.device);
+            let holders = slow.holders(&pool, 0);
+            let mut shared = pool.shared.lock();
+            LOOKS.set(0);
+            let mut found = sequences(&mut slow, &mut shared, &pool, 0, &holders);
+            let mut runs = Vec::new();
+            each_run(&mut found, &holders, 2048, |_, _| true, |first, bytes| runs.push((first, bytes)));
+            (LOOKS.get(), runs)
+        };
+        // All are gone through once to find the seams, and once for the search.
+        assert_eq!(search(), (2 * BLOCKS, vec![(first, BLOCKS << 10)]));
+        for _ in 1..8 {
+            assert_eq!(search(), (BLOCKS, vec![(first, BLOCKS << 10)]));
+        }
+        allocated.extend((0..BLOCKS / 2).map(|_| pool::alloc_async(id, 1 << 10, streams[1]).unwrap()));
+        for _ in 8..16 {
+            assert_eq!(search(), (BLOCKS, vec![]));
+        }
+        assert_eq!(search(), (BLOCKS, vec![]));
+        assert_eq!(search(), (0, vec![]));
+        pool::free_async(allocated[0], streams[1]).unwrap();
+        let (looks, runs) = search();
+        assert!(looks < 16, "{looks}");
+        assert_eq!(runs.iter().map(|run| run.1).sum::<u64>(), 3 << 10);
+        pool::check_invariants(id).unwrap();
     }
 }

@@ -4,7 +4,7 @@
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
 use super::block::{Block, FREE, MULTI, OBSERVED, block};
-use super::seams::{each_run, sequences};
+use super::seams::{Sequences, each_run, sequences};
 use super::state::{PoolShared, Slow, cut};
 use crate::error::Result;
 use crate::few::Few;
@@ -155,8 +155,8 @@ impl Request<'_> {
         // Answers that earlier steps had do not count before the questions of this one.
         let preceding = bound.without_answers();
         let asks = self.stream.is_some() && pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
-        let mut firsts = sequences(slow, shared, pool, e, holders);
-        let mut chosen = self.best_of(shared, &preceding, &mut firsts, holders);
+        let mut found = sequences(slow, shared, pool, e, holders);
+        let mut chosen = self.best_of(shared, &preceding, &mut found, holders);
         if chosen.is_none()
             && asks
             && let Some(me) = self.stream
@@ -173,7 +173,7 @@ impl Request<'_> {
                 }
             }
             bound.add(&self.answers);
-            chosen = self.best_of(shared, &bound, &mut firsts, holders);
+            chosen = self.best_of(shared, &bound, &mut found, holders);
         }
         let Some(first) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
@@ -231,18 +231,12 @@ impl Request<'_> {
     }
 
     /// The first block of the smallest maximal run of at least two usable adjacent blocks that is large enough, among equals
-    /// the lowest. `firsts`, `holders`: see [`each_run`].
-    fn best_of(
-        &self,
-        shared: &PoolShared,
-        bound: &Bound,
-        firsts: &mut Few<u32, 32>,
-        holders: &[StreamRef],
-    ) -> Option<u32> {
+    /// the lowest. `found`, `holders`: see [`each_run`].
+    fn best_of(&self, shared: &PoolShared, bound: &Bound, found: &mut Sequences, holders: &[StreamRef]) -> Option<u32> {
         let mut best: Option<(u64, u64, u32)> = None;
         let limits = Limits::of(bound);
         let usable = |index: u32, b: &'static Block| limits.admit(shared, bound, index, b);
-        each_run(firsts, holders, self.need, usable, |first, bytes| {
+        each_run(found, holders, self.need, usable, |first, bytes| {
             let found = (bytes, block(first).addr(), first);
             if best.is_none_or(|best| found < best) {
                 best = Some(found);
