@@ -1,13 +1,13 @@
 //! Policy 3: when nothing else serves, the stream is made to wait for a free (`docs/placement.md` §6).
 
 use super::Reason;
-use super::alloc::{Found, Rank, Request, largest_per_stream, multis};
+use super::alloc::{Found, Rank, Request, largest_per_stream, multis, out_of_records};
 use super::bins::Upto;
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, block};
+use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, block};
 use super::observer::{AllocDone, Event};
 use super::seams::{each_run, sequences};
 use super::span::Members;
-use super::state::{Kind, PoolShared, STREAMS, Slow};
+use super::state::{Kind, PoolShared, STREAMS, Slow, cut};
 use crate::device_source::cuda::Fence;
 use crate::error::{Error, Result, Status};
 use crate::order::{At, Clock, StreamRef};
@@ -181,9 +181,11 @@ impl Request<'_> {
         let fences: Vec<Option<Arc<Fence>>> =
             waits.iter().map(|at| slow.state(at.stream.slot()).attach.native.fence_after(at.seq)).collect();
         let raw = slow.state(me.slot()).attach.native.raw;
-        // In no structure, and not to be merged with.
+        // In no structure, and not to be merged with; of no stream, for those that it was of go on, and may be forgotten.
         let b = block(found.index);
+        shared.points.remove(&found.index);
         b.set_size_flags(b.size(), b.flags() & !FREE);
+        b.set_stream(HOST);
         drop(shared);
         drop(slow);
         let mut agreed = Ok(());
@@ -202,21 +204,51 @@ impl Request<'_> {
         let mut slow = Slow::lock(device);
         let agreed = agreed.and_then(|()| self.now(&mut slow).map(drop));
         let mut shared = pool.shared.lock();
-        b.add_flag(FREE);
-        match agreed {
-            Ok(()) => self.commit_waiting(&mut slow, &mut shared, found, waits),
-            Err(error) => {
-                let mut points = points;
-                points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
-                shared.points.remove(&found.index);
-                super::free::place(&mut slow, &mut shared, pool, found.entry, found.index, &points);
-                drop(shared);
-                if pool.destroyed.load(Relaxed) {
-                    super::release::bury(&mut slow, pool);
-                }
-                Err(error)
+        // Some may have been observed meanwhile.
+        let mut points = points;
+        points.retain(|at| device.order.observed(&STREAMS, at.stream) < at.seq);
+        let e = found.entry;
+        let agreed = agreed.and_then(|()| self.cut_to_need(&mut slow, &mut shared, &found, &points));
+        if let Err(error) = agreed {
+            b.add_flag(FREE);
+            super::free::place(&mut slow, &mut shared, pool, e, found.index, &points);
+            drop(shared);
+            if pool.destroyed.load(Relaxed) {
+                super::release::bury(&mut slow, pool);
+            }
+            return Err(error);
+        }
+        match points[..] {
+            [] => b.set_stream(OBSERVED),
+            [At { stream, seq }] => {
+                slow.state(stream.slot());
+                b.set_stream(stream);
+                b.set_seq(seq);
+            }
+            _ => {
+                b.set_stream(MULTI);
+                shared.points.insert(found.index, &points);
             }
         }
+        b.add_flag(FREE);
+        let waits = waits.into_iter().filter(|at| STREAMS.at(at.stream.slot()).is(device.uid, at.stream)).collect();
+        self.commit_waiting(&mut slow, &mut shared, found, waits)
+    }
+
+    /// What a block that was in no structure for a while has beyond the need becomes a free block, and merges with what has come
+    /// to be beside it.
+    fn cut_to_need(&self, slow: &mut Slow<'_>, shared: &mut PoolShared, found: &Found, points: &[At]) -> Result<()> {
+        let (pool, e, b) = (self.pool, found.entry, block(found.index));
+        if !pool.entries[e].carves() || b.size() <= self.need {
+            return Ok(());
+        }
+        let cut = cut(found.index, b, self.need, &mut shared.stock).map_err(|()| out_of_records())?;
+        if let (Some((rest, r)), Some(me)) = (cut, self.stream) {
+            r.add_flag(FREE);
+            super::free::place(slow, shared, pool, e, rest, points);
+            slow.cache(me.slot(), pool).entries[e].counts.splits += 1;
+        }
+        Ok(())
     }
 
     /// The points the stream does not follow yet.
