@@ -370,6 +370,9 @@ impl Order {
         loop {
             let now = {
                 let mut state = record.state.lock();
+                if !record.is(self.uid, at) {
+                    return ran;
+                }
                 let before = record.executed();
                 state.advance(record, before.saturating_add(count - ran), |dep| self.done(table, dep));
                 record.executed() - before

@@ -1358,7 +1358,8 @@ fn renew(slow: &mut Slow<'_>, shared: &mut PoolShared, old: u32) -> Option<u32> 
             break;
         }
         let owner = block(left).stream();
-        if owner != OBSERVED && owner != MULTI && owner != HOST {
+        // (A link that is old may name what is another device's by now, whose lock is not ours to take.)
+        if !matches!(owner, OBSERVED | MULTI | HOST) && STREAMS.at(owner.slot()).is(slow.device.uid, owner) {
             slow.state(owner.slot());
         }
         let l = block(left);

@@ -212,7 +212,8 @@ impl Block {
         debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
         self.size_flags.store(size | flags, Relaxed)
     }
-    /// The same, as the last of what makes a record that was given out a block: who reads the size sees the rest too.
+    /// The same, as the last of what makes a record that was given out a block, or a block an allocation: who reads it sees the
+    /// rest too.
     #[inline(always)]
     pub(crate) fn set_size_flags_last(&self, size: u64, flags: u64) {
         debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
@@ -228,10 +229,14 @@ impl Block {
     pub(crate) fn size_flags(&self) -> u64 {
         self.size_flags.load(Relaxed)
     }
-    /// All flags at once.
+    #[inline(always)]
+    pub(crate) fn size_flags_acquire(&self) -> u64 {
+        self.size_flags.load(Acquire)
+    }
+    /// All flags at once, after all else that was changed.
     #[inline(always)]
     pub(crate) fn set_flags(&self, flags: u64) {
-        self.size_flags.store(self.size_flags.load(Relaxed) & SIZE_MASK | flags, Relaxed)
+        self.size_flags.store(self.size_flags.load(Relaxed) & SIZE_MASK | flags, Release)
     }
     #[inline(always)]
     pub(crate) fn flags(&self) -> u64 {
@@ -268,7 +273,7 @@ impl Block {
         debug_assert!(self.size() == size && self.has(FREE));
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
-        self.set_size_flags(size, LIVE);
+        self.set_size_flags_last(size, LIVE);
         self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
     }
     /// The allocation of that way is free again, and recent: its bytes.
@@ -336,7 +341,10 @@ impl Named {
     /// `Ok` if the handle's allocation is the one that is live now. Holds for as long as the domain's lock is held.
     pub(crate) fn judge_live(&self) -> Result<()> {
         let b = self.record;
-        handle::judge(handle::Kind::Allocation, self.allocation.0, self.generation, b.generation(), b.has(LIVE))
+        // In this order, who holds no lock does not take a later allocation's life for that of this one.
+        let live = b.has(LIVE);
+        fence(Acquire);
+        handle::judge(handle::Kind::Allocation, self.allocation.0, self.generation, b.generation(), live)
     }
 }
 

@@ -204,7 +204,7 @@ impl Pool {
     /// Some page holds a live block.
     pub(crate) fn has_live_blocks(&self) -> bool {
         let shared = self.shared.lock();
-        shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).has_live_block()))
+        shared.entries.iter().any(|entry| entry.pages.iter().any(|&slot| page(slot).has_live_block(slot)))
     }
     /// A synchronise may give pages back.
     pub(crate) fn gives_back_at_synchronise(&self) -> bool {

@@ -236,15 +236,21 @@ pub(crate) fn close(slot: u32) {
 }
 
 impl Page {
-    /// Whether a block of the page is live, as far as can be seen without locks.
-    pub(crate) fn has_live_block(&self) -> bool {
-        let mut at = self.first.load(Relaxed);
+    /// Whether a block of the page (whose slot is `slot`) is live, as far as can be seen without locks.
+    pub(crate) fn has_live_block(&self, slot: u32) -> bool {
+        let mut at = self.first.load(Acquire);
         while at != NIL {
             let b = block(at);
-            if b.has(LIVE) {
+            // (What a link named a moment ago may be another page's by now; then nothing live was seen.)
+            let live = b.has(LIVE);
+            fence(Acquire);
+            if b.page() != slot {
+                return false;
+            }
+            if live {
                 return true;
             }
-            at = b.next();
+            at = b.next_acquire();
         }
         false
     }

@@ -85,9 +85,14 @@ pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
     locate(device, pointer)
         .and_then(|(index, addr)| {
             let b = block(index);
+            // (Live first: see `Named::judge_live`.)
+            if !b.has(LIVE) {
+                return None;
+            }
+            fence(Acquire);
             let generation = b.generation();
             let offset = addr.checked_sub(b.address())?;
-            (b.has(LIVE) && offset < b.requested().max(1))
+            (offset < b.requested().max(1))
                 .then(|| (AllocationId(handle::encode(handle::Kind::Allocation, generation, index)), offset))
         })
         .ok_or_else(|| {

@@ -2,7 +2,7 @@
 //! (`docs/placement.md` §5, §9).
 
 use super::alloc::detach_any;
-use super::block::{Block, FREE, MULTI, NIL, OBSERVED, RECENT, block};
+use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, block};
 use super::mapped::{self, drop_ranges, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
@@ -45,11 +45,11 @@ fn empty_pages(pool: &Pool, e: usize) -> Vec<(u64, Reverse<u64>, u32)> {
     let mut list = std::mem::take(&mut *pool.empties[e].lock());
     list.retain(|&slot| {
         let record = page(slot);
-        if record.has_live_block() {
+        if record.has_live_block(slot) {
             record.rest.listed.store(false, Relaxed);
             // A free between the two lines above finds the page listed; look again.
             fence(SeqCst);
-            return !record.has_live_block() && !record.rest.listed.swap(true, Relaxed);
+            return !record.has_live_block(slot) && !record.rest.listed.swap(true, Relaxed);
         }
         true
     });
@@ -142,6 +142,8 @@ fn release_page(
             detach_any(slow, shared, pool, e, index);
             shared.points.remove(&index);
             b.set_size_flags(b.size(), b.flags() & !FREE);
+            // No stream's: those that it was of go on, and may be forgotten meanwhile.
+            b.set_stream(HOST);
             gone.push((index, points));
         }
         slow.leaving.push(Leaving { pool: pool.clone(), entry: e, slot, bytes, grant, blocks: gone });

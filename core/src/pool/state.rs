@@ -2031,7 +2031,9 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
     let prev = b.prev();
     if prev != NIL {
         let p = block(prev);
-        if p.stream() == domain && p.merges() && p.end() == b.addr() && p.page() == b.page() {
+        // (Its size first: what it names may have been given out anew, and says then whose it is.)
+        let bytes = p.size_acquire();
+        if p.stream() == domain && p.merges() && p.addr() + bytes == b.addr() && p.page() == b.page() {
             left = Some((prev, p));
         }
     }
@@ -2092,7 +2094,8 @@ pub(crate) fn settle_one(
             break;
         }
         let p = block(prev);
-        let other = p.size_flags();
+        // (First, for what is to be read then: see `mergeable`.)
+        let other = p.size_flags_acquire();
         let bytes = Block::size_in(other);
         let settled = other & (RECENT | WHOLE) == 0;
         if other & FREE == 0 || p.stream() != me || !settled && (other & WHOLE != 0 || bytes < least) {
