@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs, for hours or days: the core against the reference model, wild handles, data checks on the CUDA device over
-# the stand-in, and the threads under ThreadSanitizer, in turns, with new seeds each time. Stops at the first finding;
-# every part prints the seeds it used.
+# the stand-in, threads that do everything at once, and the threads under ThreadSanitizer, in turns, with new seeds each
+# time. Stops at the first finding; every part prints the seeds it used.
 #
 # soak.sh [MINUTES]              how long (default: 480); SMP_SOAK_SEED: where the seeds begin (default: the time)
 # If cargo-fuzz is installed, the coverage-guided fuzzer of fuzz/ takes its turn as well.
@@ -53,6 +53,11 @@ data() {
     SMP_CUDA_SEED=$seed SMP_CUDA_SEEDS=1000 "$cargo" test --release --locked --package smp-cuda-tests --test data \
         -- --nocapture
 }
+# Threads that are interrupted wherever they change a block's record.
+calls() {
+    SMP_THREADS_SEED=$seed SMP_THREADS_SECONDS=$part "$cargo" test --release --locked --package smp-core --test threads \
+        -- --nocapture
+}
 threads() {
     build_tree "$root/build/tsan" -DSMP_BUILD_TESTS=ON -DSMP_SANITIZE=thread >/dev/null &&
         (cd "$root/build/tsan" && ctest --output-on-failure --no-tests=error --repeat until-fail:3)
@@ -67,6 +72,7 @@ while [ $SECONDS -lt $end ]; do
     turn property property
     turn wild wild
     turn data data
+    turn calls calls
     turn threads threads
     if "$cargo" fuzz --version >/dev/null 2>&1; then turn fuzz fuzz; fi
     seed=$((seed + 1000000))

@@ -7,6 +7,8 @@
 // Only the driver boundary (`device/cuda`) and the fork notice allow it.
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
+pub mod checks;
 #[path = "device/mod.rs"]
 mod device_source;
 pub mod error;

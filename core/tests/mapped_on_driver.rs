@@ -6,27 +6,15 @@ use smp_core::device::{self, CudaOptions};
 use smp_core::pool::{self, Stats, spec};
 use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event, stream};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::path::PathBuf;
 use std::process::Command;
+
+mod stand_in;
+
+use stand_in::driver;
 
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-/// The stand-in, built beside this test if it is not there.
-fn driver() -> PathBuf {
-    let deps = std::env::current_exe().expect("this test has a path");
-    let folder = deps.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST").to_owned();
-    let library = folder.join("libsimcuda.so");
-    if !library.exists() {
-        let profile = if folder.ends_with("release") { "release" } else { "dev" };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "--quiet", "--profile", profile, "-p", "simcuda"]).status();
-        assert!(built.is_ok_and(|status| status.success()), "the stand-in driver builds");
-    }
-    assert!(library.exists(), "{} is there", library.display());
-    library
 }
 
 /// The driver's calls that the test makes itself.

@@ -11,9 +11,62 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// A lock without a queue; see the module.
+#[cfg(not(debug_assertions))]
 pub(crate) type StreamMutex<T> = SpinMutex<T, Patience>;
 /// Its guard.
+#[cfg(not(debug_assertions))]
 pub(crate) type StreamMutexGuard<'a, T> = SpinMutexGuard<'a, T>;
+
+#[cfg(debug_assertions)]
+pub(crate) use known::{StreamMutex, StreamMutexGuard};
+
+/// The same lock, of which each thread knows whether it holds it.
+#[cfg(debug_assertions)]
+mod known {
+    use super::{Patience, SpinMutex, SpinMutexGuard};
+    use crate::checks::{Held, holds, interrupt};
+    use std::ops::{Deref, DerefMut};
+
+    #[derive(Default)]
+    pub(crate) struct StreamMutex<T>(SpinMutex<T, Patience>);
+
+    pub(crate) struct StreamMutexGuard<'a, T> {
+        guard: SpinMutexGuard<'a, T>,
+        // (Dropped after the guard: this thread alone asks.)
+        _held: Held,
+    }
+
+    impl<T> StreamMutex<T> {
+        fn address(&self) -> usize {
+            std::ptr::from_ref(self).addr()
+        }
+        pub(crate) fn lock(&self) -> StreamMutexGuard<'_, T> {
+            interrupt();
+            StreamMutexGuard { guard: self.0.lock(), _held: Held::new(self.address()) }
+        }
+        pub(crate) fn try_lock(&self) -> Option<StreamMutexGuard<'_, T>> {
+            interrupt();
+            Some(StreamMutexGuard { guard: self.0.try_lock()?, _held: Held::new(self.address()) })
+        }
+        /// This thread holds it.
+        pub(crate) fn is_held(&self) -> bool {
+            holds(self.address())
+        }
+    }
+
+    impl<T> Deref for StreamMutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            &self.guard
+        }
+    }
+
+    impl<T> DerefMut for StreamMutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
+    }
+}
 
 /// How a rival waits.
 pub(crate) struct Patience;

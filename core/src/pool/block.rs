@@ -8,6 +8,8 @@
 //! that finds a neighbour of its own domain checks that the two really touch; a neighbour of another domain is left
 //! alone. So a stale link can be read, but never acted on.
 
+#[cfg(debug_assertions)]
+use crate::checks;
 use crate::error::Result;
 use crate::handle::{self, AllocationId};
 use crate::order::StreamRef;
@@ -83,19 +85,50 @@ macro_rules! field {
         }
         #[inline(always)]
         pub(crate) fn $set(&self, value: $ty) {
-            self.$field.store(value, Relaxed)
+            self.$field.store(value, Relaxed);
+            self.changed();
         }
     };
 }
 
 impl Block {
+    /// The record is about to be changed, or has just been: by who holds the lock of its domain, if it is a block.
+    #[cfg(not(debug_assertions))]
+    #[inline(always)]
+    fn changed(&self) {}
+    #[cfg(debug_assertions)]
+    fn changed(&self) {
+        checks::interrupt();
+        let domain = self.stream();
+        let held = || match domain {
+            OBSERVED | MULTI | HOST => checks::holds_slow(),
+            stream => super::state::STREAMS.get(stream.slot()).is_some_and(|record| {
+                // (The blocks of a stream that is forgotten stay live.)
+                let uid = || super::page::page(self.page()).device_uid.load(Relaxed);
+                record.state.is_held() || checks::holds_slow() && !record.is(uid(), stream)
+            }),
+        };
+        // (Without a size it is no block.)
+        let size_flags = self.size_flags();
+        debug_assert!(size_flags == 0 || held(), "{domain:?} is not locked: {:#x} {size_flags:#x}", self.addr());
+    }
+
     field!(addr, set_addr, addr, u64);
-    field!(prev, set_prev, prev, u32);
     field!(page, set_page, page, u32);
     field!(generation, set_generation, generation, u32);
     field!(seq, set_seq, seq, u64);
     field!(min_seq, set_min_seq, min_seq, u64);
 
+    #[inline(always)]
+    pub(crate) fn prev(&self) -> u32 {
+        self.prev.load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_prev(&self, prev: u32) {
+        self.prev.store(prev, Relaxed);
+        #[cfg(debug_assertions)]
+        checks::interrupt();
+    }
     #[inline(always)]
     pub(crate) fn next(&self) -> u32 {
         self.next.load(Relaxed)
@@ -107,7 +140,8 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_next(&self, next: u32) {
-        self.next.store(next, Release)
+        self.next.store(next, Release);
+        self.changed();
     }
 
     /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot that
@@ -120,7 +154,8 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_pass(&self, pass: u64) {
-        self.min_seq.store(pass, Relaxed)
+        self.min_seq.store(pass, Relaxed);
+        self.changed();
     }
     /// The pool's slot, if the pass is that of the block that `allocation` names.
     #[inline(always)]
@@ -150,7 +185,8 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_requested(&self, bytes: u64) {
-        self.links.store(bytes, Relaxed)
+        self.links.store(bytes, Relaxed);
+        self.changed();
     }
     #[inline(always)]
     pub(crate) fn children(&self) -> (u32, u32) {
@@ -159,13 +195,15 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_children(&self, left: u32, right: u32) {
-        self.links.store(u64::from(left) | (u64::from(right) << 32), Relaxed)
+        self.links.store(u64::from(left) | (u64::from(right) << 32), Relaxed);
+        self.changed();
     }
     /// Makes it a tree of its own.
     #[inline(always)]
     pub(crate) fn be_leaf(&self) {
         self.links.store(u64::MAX, Relaxed);
         self.min_seq.store(self.seq.load(Relaxed), Relaxed);
+        self.changed();
     }
     /// The next of a chain of recent blocks.
     #[inline(always)]
@@ -174,7 +212,8 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_link(&self, next: u32) {
-        self.links.store(u64::from(next), Relaxed)
+        self.links.store(u64::from(next), Relaxed);
+        self.changed();
     }
     /// In its tree, it has no children.
     #[inline(always)]
@@ -187,7 +226,9 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn set_stream(&self, stream: StreamRef) {
-        self.stream.store(stream.0, Relaxed)
+        self.changed();
+        self.stream.store(stream.0, Relaxed);
+        self.changed();
     }
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
@@ -210,14 +251,17 @@ impl Block {
     #[inline(always)]
     pub(crate) fn set_size_flags(&self, size: u64, flags: u64) {
         debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
-        self.size_flags.store(size | flags, Relaxed)
+        self.changed();
+        self.size_flags.store(size | flags, Relaxed);
+        self.changed();
     }
     /// The same, as the last of what makes a record that was given out a block, or a block an allocation: who reads it sees the
     /// rest too.
     #[inline(always)]
     pub(crate) fn set_size_flags_last(&self, size: u64, flags: u64) {
         debug_assert!(size & !SIZE_MASK == 0 && flags & SIZE_MASK == 0);
-        self.size_flags.store(size | flags, Release)
+        self.size_flags.store(size | flags, Release);
+        self.changed();
     }
     /// The size, read before all else of the record.
     #[inline(always)]
@@ -236,7 +280,9 @@ impl Block {
     /// All flags at once, after all else that was changed.
     #[inline(always)]
     pub(crate) fn set_flags(&self, flags: u64) {
-        self.size_flags.store(self.size_flags.load(Relaxed) & SIZE_MASK | flags, Release)
+        self.changed();
+        self.size_flags.store(self.size_flags.load(Relaxed) & SIZE_MASK | flags, Release);
+        self.changed();
     }
     #[inline(always)]
     pub(crate) fn flags(&self) -> u64 {
@@ -244,17 +290,23 @@ impl Block {
     }
     #[inline(always)]
     pub(crate) fn add_flag(&self, flag: u64) {
-        self.size_flags.store(self.size_flags.load(Relaxed) | flag, Relaxed)
+        self.changed();
+        self.size_flags.store(self.size_flags.load(Relaxed) | flag, Relaxed);
+        self.changed();
     }
     #[inline(always)]
     pub(crate) fn drop_flag(&self, flag: u64) {
-        self.size_flags.store(self.size_flags.load(Relaxed) & !flag, Relaxed)
+        self.changed();
+        self.size_flags.store(self.size_flags.load(Relaxed) & !flag, Relaxed);
+        self.changed();
     }
     /// It is so much larger, its flags the same.
     #[inline(always)]
     pub(crate) fn add_bytes(&self, bytes: u64) {
         debug_assert!(bytes & !SIZE_MASK == 0);
-        self.size_flags.store(self.size_flags.load(Relaxed) + bytes, Relaxed)
+        self.changed();
+        self.size_flags.store(self.size_flags.load(Relaxed) + bytes, Relaxed);
+        self.changed();
     }
     /// Free, and not recent.
     #[inline(always)]

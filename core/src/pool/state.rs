@@ -17,6 +17,7 @@ use super::page::{self, Page, page};
 use super::points::PointSets;
 use super::recents::{MOST, Recents};
 use super::seams::Seams;
+use crate::checks::{SlowGuard, SlowMutex};
 use crate::device_source::cuda::CudaDevice;
 use crate::device_source::{DeviceKind, Grant, ModelOptions, PageSource, Source};
 use crate::error::Result;
@@ -1036,7 +1037,7 @@ pub(crate) struct Device {
     pub(crate) options: ModelOptions,
     pub(crate) source: Source,
     pub(crate) order: Order,
-    pub(crate) slow: Mutex<()>,
+    pub(crate) slow: SlowMutex,
     pub(crate) granted: Mutex<Granted>,
     /// Pools with anything left, in order of creation. A leaf.
     pub(crate) pools: Mutex<Vec<Arc<Pool>>>,
@@ -1093,7 +1094,7 @@ impl Device {
             source,
             options,
             order,
-            slow: Mutex::new(()),
+            slow: SlowMutex::new(()),
             granted: Mutex::new(Granted { grants: HashMap::new(), next_address: FIRST_ADDRESS }),
             pools: Mutex::new(Vec::new()),
             serial: AtomicBool::new(false),
@@ -1256,7 +1257,7 @@ impl order::Progress for Device {
 /// The slow path's locks: the device's slow lock and any number of streams.
 pub(crate) struct Slow<'a> {
     pub(crate) device: &'a Device,
-    slow: Option<MutexGuard<'a, ()>>,
+    slow: Option<SlowGuard<'a>>,
     /// Pages on their way back to the device, which is asked when the locks are free.
     pub(crate) leaving: Vec<Leaving>,
     /// The first streams that were locked, and their slots.
@@ -1335,13 +1336,22 @@ fn give_list_back<T>(place: &Mutex<Vec<T>>, mut list: Vec<T>) {
 /// Takes a lock that is seldom kept for longer than a call: threads that are not running, of which one may have it, are let run
 /// some times before this one sleeps, and is woken by two calls to the system.
 fn lock_patiently<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    patiently(|| mutex.try_lock()).unwrap_or_else(|| mutex.lock())
+}
+
+/// The same for a device's slow lock.
+fn lock_slow(mutex: &SlowMutex) -> SlowGuard<'_> {
+    patiently(|| mutex.try_lock()).unwrap_or_else(|| mutex.lock())
+}
+
+fn patiently<G>(mut try_lock: impl FnMut() -> Option<G>) -> Option<G> {
     for _ in 0..YIELDS {
-        if let Some(guard) = mutex.try_lock() {
-            return guard;
+        if let Some(guard) = try_lock() {
+            return Some(guard);
         }
         std::thread::yield_now();
     }
-    mutex.lock()
+    None
 }
 
 /// How often.
@@ -1357,7 +1367,7 @@ impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
         Slow {
             device,
-            slow: Some(lock_patiently(&device.slow)),
+            slow: Some(lock_slow(&device.slow)),
             leaving: Vec::new(),
             first: Default::default(),
             slots: [NO_STREAM; FEW],
