@@ -495,14 +495,13 @@ fn allocate(
     options: &AllocOptions<'_>,
 ) -> Result<AllocationId> {
     let device = &pool.device;
-    let in_callback = device.in_callback.lock();
-    if !in_callback.is_empty() && in_callback.contains(&(std::thread::current().id(), pool.id)) {
+    // (While a callback runs, its pool stands aside.)
+    if pool.aside.load(Relaxed) != 0 && device.in_callback.lock().contains(&(std::thread::current().id(), pool.id)) {
         return Err(Error::new(
             Status::NotPermitted,
             "an out-of-memory callback may free, trim or synchronise its pool, but not allocate from it",
         ));
     }
-    drop(in_callback);
     let unit = device.options.alignment;
     let alignment = if options.alignment == 0 { unit } else { options.alignment };
     if !alignment.is_power_of_two() {
@@ -746,10 +745,12 @@ impl Request<'_> {
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
         // to see what calls in its order do.
-        let (mut holders, kept) = match self.yields >= MAX_YIELDS || device.serial.load(Relaxed) {
-            true => (slow.holders(pool, e), false),
-            false => slow.holders_at_hand(pool, e),
-        };
+        let wait = self.yields >= MAX_YIELDS || device.serial.load(Relaxed);
+        // (When blocks come back, only the list of streams changes: the others have less then, and all together as much.)
+        let mut held = slow.holders_of(pool, e, need, wait);
+        let holders = &mut held.streams;
+        let kept = held.kept;
+        let free_bytes = shared.entries[e].free_bytes() + held.bytes;
         let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
         if broken(rules::CUDA_SAME_STREAM) {
             for &holder in holders.iter() {
@@ -762,12 +763,10 @@ impl Request<'_> {
             }
         }
         let follow = pool.follows();
-        // Those that may have a block that is large enough.
-        let mut fitting: Option<Few<StreamRef, 8>> = None;
         if let Some(me) = self.stream {
             // 3. Policy 1. A clock without entries covers nothing of another stream.
             if follow && !clock.entries().is_empty() {
-                if mapped && self.come_back(&mut slow, &mut shared, e, me, (&holders, kept), &clock) {
+                if mapped && self.come_back(&mut slow, &mut shared, e, me, (holders, held.whole, kept), &clock) {
                     let (cache, stock) = slow.cache_and_stock(me.slot(), pool);
                     let index = cache.entries[e].take_own(need, me, stock);
                     if index != NIL {
@@ -782,8 +781,7 @@ impl Request<'_> {
                     holders.insert(holders.partition_point(|&holder| holder < me), me);
                 }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
-                let fitting = fitting.insert(slow.fitting(&holders, pool, e, need));
-                for &holder in fitting.iter().filter(|&&holder| holder != me) {
+                for &holder in held.fitting.iter().filter(|&&holder| holder != me) {
                     let state = slow.state(holder.slot());
                     let Some(bins) = state.attach.bins(pool, e) else { continue };
                     let upto = match state.covered_by(&clock) {
@@ -827,8 +825,7 @@ impl Request<'_> {
                         done => Ok(done),
                     };
                 }
-                let fitting = fitting.get_or_insert_with(|| slow.fitting(&holders, pool, e, need));
-                let found = self.opportunistic(&mut slow, &shared, e, me, fitting, &clock, follow, &fit);
+                let found = self.opportunistic(&mut slow, &shared, e, me, &held.fitting, &clock, follow, &fit);
                 if let Some(question) = self.must_ask.take() {
                     drop(shared);
                     drop(slow);
@@ -858,12 +855,8 @@ impl Request<'_> {
             }
         }
         // 6. Spans.
-        if entry.carves()
-            && shared.entries[e].free_bytes()
-                + holders.iter().map(|&holder| slow.free_bytes(holder, pool, e)).sum::<u64>()
-                >= need
-        {
-            let found = self.span(&mut slow, &mut shared, e, &holders, &clock)?;
+        if entry.carves() && free_bytes >= need {
+            let found = self.span(&mut slow, &mut shared, e, holders, &clock)?;
             if let Some(question) = self.must_ask.take() {
                 drop(shared);
                 drop(slow);
@@ -879,14 +872,14 @@ impl Request<'_> {
 
     /// Blocks that were handed over come back to a stream that is ordered after their frees: whole and multi ones of which each
     /// point precedes its last operation become its own. `false`: there are none. `holders`: those at hand, and whether there
-    /// are others.
+    /// are others. `whole`: some may hold whole ones.
     fn come_back(
         &self,
         slow: &mut Slow<'_>,
         shared: &mut PoolShared,
         e: usize,
         me: StreamRef,
-        (holders, kept): (&[StreamRef], bool),
+        (holders, whole, kept): (&[StreamRef], bool, bool),
         now: &Clock,
     ) -> bool {
         let pool = self.pool;
@@ -900,7 +893,7 @@ impl Request<'_> {
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
         let mut all = !kept;
-        if !same {
+        if !same && whole {
             for &holder in holders.iter().filter(|&&holder| holder != me) {
                 let state = slow.state(holder.slot());
                 if state.attach.entry(pool, e).is_none_or(|own| !own.whole) {
@@ -936,7 +929,11 @@ impl Request<'_> {
             });
         }
         if all {
-            slow.cache(me.slot(), pool).entries[e].came_back = Some((clock, changes));
+            let came_back = &mut slow.cache(me.slot(), pool).entries[e].came_back;
+            match came_back {
+                Some((_, seen)) if same => *seen = changes,
+                _ => *came_back = Some((clock, changes)),
+            }
         }
         let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
         for &index in coming.iter() {
@@ -1162,16 +1159,18 @@ impl Request<'_> {
         b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
         b.set_flags(flags);
         shared.entries[e].note_order(pool, e, self.stream);
-        slow.take_room(shared, pool, e, self.stream, bytes);
         let counts = match self.stream {
             Some(stream) => {
-                let cache = slow.cache(stream.slot(), pool);
+                let cache = slow.take_stream_room(shared, pool, e, stream, bytes);
                 let allocs = &cache.share.allocs;
                 allocs.store(allocs.load(Relaxed) + 1, Relaxed);
                 cache.entries[e].requested += self.size as i64;
+                // What the stream does next may go the quick way again.
+                cache.make_ready();
                 &mut cache.entries[e].counts
             }
             None => {
+                slow.take_room(shared, pool, e, None, bytes);
                 pool.other_allocations.fetch_add(1, Relaxed);
                 shared.entries[e].counts.requested += self.size as i64;
                 &mut shared.entries[e].counts
@@ -1199,8 +1198,6 @@ impl Request<'_> {
                 let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Points::default(), None);
                 b.set_stream(stream);
                 b.set_seq(seq);
-                // What the stream does next may go the quick way again.
-                slow.cache(stream.slot(), pool).make_ready();
                 seq
             }
         };

@@ -8,7 +8,7 @@
 //! search with several streams, nor after too many notes without one: then all blocks are gone through. So they are where nearly all
 //! of them touch, and nothing is noted there either.
 
-use super::block::{Block, FREE, NIL, RECENT, block};
+use super::block::{BLOCKS, Block, FREE, NIL, RECENT, block};
 use super::page::page;
 use super::span::{Members, touches};
 use super::state::{EntryShared, Pool, PoolShared, Slow};
@@ -70,22 +70,23 @@ impl Notes {
     #[inline(never)]
     pub(crate) fn note_beside(&mut self, index: u32, b: &Block) {
         let owner = b.stream();
-        let (next, prev) = (b.next(), b.prev());
-        let is_others = |near: u32| near != NIL && block(near).stream() != owner;
-        let mut left = prev;
-        if is_others(next) || is_others(prev) {
+        let (next, left) = (b.next(), b.prev());
+        // (What is no block has no record.)
+        let (n, mut l) = (BLOCKS.get(next), BLOCKS.get(left));
+        let is_others = |near: Option<&Block>| near.is_some_and(|near| near.stream() != owner);
+        if is_others(n) || is_others(l) {
             fence(SeqCst);
-            left = b.prev();
+            let now = b.prev();
+            if now != left {
+                l = BLOCKS.get(now);
+            }
         }
-        if next != NIL && block(next).is_settled() {
+        if n.is_some_and(Block::is_settled) {
             self.note(next);
         }
-        if left != NIL {
-            let p = block(left);
-            // (A link that is old hides what is there; then a search looks.)
-            if p.is_settled() || !touches(p, b) {
-                self.note(index);
-            }
+        // (A link that is old hides what is there; then a search looks.)
+        if l.is_some_and(|l| l.is_settled() || !touches(l, b)) {
+            self.note(index);
         }
     }
 

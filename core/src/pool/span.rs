@@ -60,6 +60,10 @@ impl Bound {
         without.0.iter_mut().for_each(|reach| reach.answer = 0);
         without
     }
+    /// The answers allow more than the order does.
+    fn reaches_further(&self) -> bool {
+        self.0.iter().any(|reach| reach.answer > reach.upto)
+    }
     /// Streams that are locked and some free of which may be reused, lowest first.
     pub(super) fn holders(&self) -> impl Iterator<Item = StreamRef> + '_ {
         self.0.iter().filter(|reach| reach.locked && (reach.upto > 0 || reach.answer > 0)).map(|reach| reach.stream)
@@ -155,8 +159,17 @@ impl Request<'_> {
         // Answers that earlier steps had do not count before the questions of this one.
         let preceding = bound.without_answers();
         let asks = self.stream.is_some() && pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
-        let mut found = sequences(slow, shared, pool, e, holders);
-        let mut chosen = self.best_of(shared, &preceding, &mut found, holders);
+        let (need, mut found) = (self.need, None);
+        let mut search = |slow: &mut Slow<'_>, shared: &mut PoolShared, bound: &Bound| {
+            // Only where all that may be used is enough.
+            let own: u64 = bound.holders().map(|holder| slow.bins(holder, pool, e).bytes).sum();
+            if own + shared.entries[e].free_bytes() < need {
+                return None;
+            }
+            let found = found.get_or_insert_with(|| sequences(slow, shared, pool, e, holders));
+            best_of(need, shared, bound, found, holders)
+        };
+        let mut chosen = search(slow, shared, &preceding);
         if chosen.is_none()
             && asks
             && let Some(me) = self.stream
@@ -173,7 +186,9 @@ impl Request<'_> {
                 }
             }
             bound.add(&self.answers);
-            chosen = self.best_of(shared, &bound, &mut found, holders);
+            if bound.reaches_further() {
+                chosen = search(slow, shared, &bound);
+            }
         }
         let Some(first) = chosen else { return Ok(None) };
         let mut reason = Reason::SameStream;
@@ -229,21 +244,21 @@ impl Request<'_> {
         }
         Ok(())
     }
+}
 
-    /// The first block of the smallest maximal run of at least two usable adjacent blocks that is large enough, among equals
-    /// the lowest. `found`, `holders`: see [`each_run`].
-    fn best_of(&self, shared: &PoolShared, bound: &Bound, found: &mut Sequences, holders: &[StreamRef]) -> Option<u32> {
-        let mut best: Option<(u64, u64, u32)> = None;
-        let limits = Limits::of(bound);
-        let usable = |index: u32, b: &'static Block| limits.admit(shared, bound, index, b);
-        each_run(found, holders, self.need, usable, |first, bytes| {
-            let found = (bytes, block(first).addr(), first);
-            if best.is_none_or(|best| found < best) {
-                best = Some(found);
-            }
-        });
-        best.map(|(.., first)| first)
-    }
+/// The first block of the smallest maximal run of at least two usable adjacent blocks that is at least `need` bytes, among equals the
+/// lowest. `found`, `holders`: see [`each_run`].
+fn best_of(need: u64, shared: &PoolShared, bound: &Bound, found: &mut Sequences, holders: &[StreamRef]) -> Option<u32> {
+    let mut best: Option<(u64, u64, u32)> = None;
+    let limits = Limits::of(bound);
+    let usable = |index: u32, b: &'static Block| limits.admit(shared, bound, index, b);
+    each_run(found, holders, need, usable, |first, bytes| {
+        let found = (bytes, block(first).addr(), first);
+        if best.is_none_or(|best| found < best) {
+            best = Some(found);
+        }
+    });
+    best.map(|(.., first)| first)
 }
 
 /// What a [`Bound`] says of most streams, at hand.

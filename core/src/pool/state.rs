@@ -1326,6 +1326,21 @@ impl Drop for Slow<'_> {
     }
 }
 
+/// The streams that hold free blocks of an entry, all locked.
+#[derive(Default)]
+pub(crate) struct Held {
+    /// Lowest id first.
+    pub(crate) streams: Few<StreamRef, FEW>,
+    /// Those that may have a block of the bytes that are wanted; the others are sure to have none.
+    pub(crate) fitting: Few<StreamRef, FEW>,
+    /// Bytes of their free blocks that are not recent.
+    pub(crate) bytes: u64,
+    /// Some may have whole ones.
+    pub(crate) whole: bool,
+    /// There are others that may hold some, which another thread keeps locked.
+    pub(crate) kept: bool,
+}
+
 /// A list that was taken out to be gone through, with what came to it meanwhile. (The memory is kept.)
 fn give_list_back<T>(place: &Mutex<Vec<T>>, mut list: Vec<T>) {
     let mut now = place.lock();
@@ -1485,122 +1500,128 @@ impl<'a> Slow<'a> {
         caches[index].as_mut().expect("just made").retire_front();
     }
 
-    /// Locks a stream's slot, unless another thread keeps it locked for longer than a call mostly takes. `false`: it does.
-    #[inline]
-    fn lock_at_hand(&mut self, slot: u32) -> bool {
-        self.slots[self.near(slot)] == slot || self.lock_now(slot)
+    /// As [`Slow::state`], unless another thread keeps the stream locked for longer than a call mostly takes.
+    #[inline(always)]
+    fn at_hand(&mut self, slot: u32, record: &'static order::Stream<Caches>) -> Option<&mut StreamState> {
+        let near = self.near(slot);
+        let at = if self.slots[near] == slot { near } else { self.lock_now(slot, record)? };
+        match at {
+            FEW.. => Some(self.state(slot)),
+            _ => self.first[at].as_deref_mut(),
+        }
     }
 
+    /// Where among the first the stream is, [`FEW`] if it is none of them.
     #[inline(never)]
-    fn lock_now(&mut self, slot: u32) -> bool {
-        let state = &STREAMS.at(slot).state;
+    fn lock_now(&mut self, slot: u32, record: &'static order::Stream<Caches>) -> Option<usize> {
         for look in 0..LOOKS {
-            if let Some(guard) = state.try_lock() {
+            if let Some(guard) = record.state.try_lock() {
                 if self.few < FEW {
-                    self.keep(slot, guard);
-                } else {
-                    self.others.get_or_insert_default().keep(slot, guard);
+                    return Some(self.keep(slot, guard));
                 }
-                return true;
+                self.others.get_or_insert_default().keep(slot, guard);
+                return Some(FEW);
             }
             // (Perhaps it is kept locked here.)
-            if look == 0
-                && (self.position(slot).is_some()
-                    || self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)))
-            {
-                return true;
+            if look == 0 {
+                if let Some(at) = self.position(slot) {
+                    return Some(at);
+                }
+                if self.others.as_ref().is_some_and(|others| others.places.contains_key(&slot)) {
+                    return Some(FEW);
+                }
             }
             std::hint::spin_loop();
         }
-        false
+        None
     }
 
     /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
     pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
-        self.list_published(pool, entry, true, true).0
+        self.list_published(pool, entry, true, true, u64::MAX).streams
     }
 
-    /// The same, without those that another thread keeps locked, as one does that is not running just now. `true`: there
-    /// are such. (Never if calls do not overlap.)
-    pub(crate) fn holders_at_hand(&mut self, pool: &Arc<Pool>, entry: usize) -> (Few<StreamRef, FEW>, bool) {
-        self.list_published(pool, entry, false, true)
+    /// The same, and what is to be known of them where `need` bytes are wanted. Without `wait`, those are left out that another thread
+    /// keeps locked, as one does that is not running just now. (There are none if calls do not overlap.)
+    pub(crate) fn holders_of(&mut self, pool: &Arc<Pool>, entry: usize, need: u64, wait: bool) -> Held {
+        self.list_published(pool, entry, wait, true, need)
     }
 
     /// The same as [`Slow::holders`], with recent blocks left as they are.
     pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
-        self.list_published(pool, entry, true, false).0
+        self.list_published(pool, entry, true, false, u64::MAX).streams
     }
 
     /// Streams found to hold none leave the entry's list.
-    fn list_published(
-        &mut self,
-        pool: &Arc<Pool>,
-        entry: usize,
-        wait: bool,
-        settle: bool,
-    ) -> (Few<StreamRef, FEW>, bool) {
+    fn list_published(&mut self, pool: &Arc<Pool>, entry: usize, wait: bool, settle: bool, need: u64) -> Held {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
         if !list.is_sorted() {
             list.sort_unstable();
         }
-        let (mut few, mut kept) = (Few::default(), false);
+        let mut held = Held::default();
         list.retain(|&stream| {
-            if !STREAMS.at(stream.slot()).is(self.device.uid, stream) {
+            let record = STREAMS.at(stream.slot());
+            if !record.is(self.device.uid, stream) {
                 return false;
             }
-            if !wait && !self.lock_at_hand(stream.slot()) {
-                kept = true;
+            let state = match wait {
+                true => Some(self.state(stream.slot())),
+                false => self.at_hand(stream.slot(), record),
+            };
+            let Some(state) = state else {
+                held.kept = true;
                 return true;
-            }
-            let Caches { pools, stock, .. } = &mut self.state(stream.slot()).attach;
+            };
+            let Caches { pools, stock, .. } = &mut state.attach;
             let Some(Some(cache)) = pools.get_mut(pool.slot as usize) else { return false };
             if cache.id != pool.id {
                 return false;
             }
             cache.retire_front();
             let own = &mut cache.entries[entry];
-            let recents = own.recents();
-            let holds = recents > 0 || own.bins.as_ref().is_some_and(|bins| bins.count > 0);
-            if holds {
-                few.push(stream);
-                if settle && recents > 0 {
-                    own.settle(stream, stock);
+            if own.recents() > 0 {
+                held.streams.push(stream);
+                if !settle {
+                    return true;
                 }
+                own.settle(stream, stock);
+            } else if own.bins.as_ref().is_some_and(|bins| bins.count > 0) {
+                held.streams.push(stream);
             } else {
                 (own.published, cache.quick) = (false, Quick::No);
+                return false;
             }
-            holds
+            if let Some(bins) = &own.bins {
+                held.bytes += bins.bytes;
+                held.whole |= own.whole;
+                if bins.may_have(need) {
+                    held.fitting.push(stream);
+                }
+            }
+            true
         });
         give_list_back(&pool.published[entry], list);
-        (few, kept)
-    }
-
-    /// Those of `holders` that may have a block of at least `need` bytes; the others are sure to have none.
-    pub(crate) fn fitting(
-        &mut self,
-        holders: &[StreamRef],
-        pool: &Pool,
-        entry: usize,
-        need: u64,
-    ) -> Few<StreamRef, FEW> {
-        let mut fitting = Few::default();
-        for &holder in holders {
-            let bins = self.state(holder.slot()).attach.bins(pool, entry);
-            if bins.is_some_and(|bins| bins.may_have(need)) {
-                fitting.push(holder);
-            }
-        }
-        fitting
-    }
-
-    /// Bytes of a stream's free blocks that are not recent.
-    #[inline(always)]
-    pub(crate) fn free_bytes(&mut self, stream: StreamRef, pool: &Pool, entry: usize) -> u64 {
-        self.state(stream.slot()).attach.bins(pool, entry).map_or(0, |bins| bins.bytes)
+        held
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
         self.cache(stream.slot(), pool).entries[entry].made_bins()
+    }
+
+    /// As [`Slow::take_room`] for a stream, whose cache it answers.
+    #[inline(always)]
+    pub(crate) fn take_stream_room(
+        &mut self,
+        shared: &mut PoolShared,
+        pool: &Arc<Pool>,
+        entry: usize,
+        stream: StreamRef,
+        bytes: u64,
+    ) -> &mut PoolCache {
+        if !self.cache(stream.slot(), pool).take_room(entry, bytes) {
+            self.take_room(shared, pool, entry, Some(stream), bytes);
+        }
+        self.cache(stream.slot(), pool)
     }
 
     /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
@@ -1614,11 +1635,6 @@ impl<'a> Slow<'a> {
         stream: Option<StreamRef>,
         bytes: u64,
     ) {
-        if let Some(stream) = stream
-            && self.cache(stream.slot(), pool).take_room(entry, bytes)
-        {
-            return;
-        }
         for mark in [entry, pool.entries.len()] {
             let have = match stream {
                 Some(stream) => self.cache(stream.slot(), pool).room(mark).bytes,
@@ -1655,22 +1671,68 @@ impl<'a> Slow<'a> {
     pub(crate) fn gather_room(&mut self, pool: &Arc<Pool>, entry: usize, stream: StreamRef, bytes: u64) -> bool {
         let marks = [entry, pool.entries.len()];
         let cache = self.cache(stream.slot(), pool);
-        let missing = marks.map(|mark| bytes.saturating_sub(cache.room_bytes(mark)));
-        for (mark, missing) in marks.into_iter().zip(missing) {
-            if missing == 0 {
-                continue;
-            }
-            let (got, kept) = self.collect_room(None, pool, mark, Some(stream), missing, false);
+        let mut missing = marks.map(|mark| bytes.saturating_sub(cache.room_bytes(mark)));
+        if missing == [0, 0] {
+            return true;
+        }
+        // Who has room towards the entry's mark mostly has some towards the pool's.
+        let (mut got, kept) = self.collect_both(pool, entry, stream, missing);
+        let kept = [
+            kept,
+            missing[1] > got[1] && {
+                let (more, kept) = self.collect_room(None, pool, marks[1], Some(stream), missing[1] - got[1], false);
+                got[1] += more;
+                kept
+            },
+        ];
+        for (at, mark) in marks.into_iter().enumerate() {
             let room = self.cache(stream.slot(), pool).room(mark);
-            room.bytes += got;
+            room.bytes += got[at];
             if room.bytes > 0 {
                 list_room(pool, mark, room, stream.slot());
             }
-            if kept && got < missing {
-                return false;
+            missing[at] = missing[at].saturating_sub(got[at]);
+        }
+        !(kept[0] && missing[0] > 0 || kept[1] && missing[1] > 0)
+    }
+
+    /// Takes room towards an entry's mark and the pool's from streams on the entry's list, but `own`, until it is at least `missing` of
+    /// each; not of those that another thread keeps locked. How much, and whether there are such.
+    fn collect_both(&mut self, pool: &Pool, entry: usize, own: StreamRef, missing: [u64; 2]) -> ([u64; 2], bool) {
+        let (mut got, mut kept) = ([0, 0], false);
+        let mut list = lock_patiently(&pool.roomy[entry]);
+        let mut at = 0;
+        while let Some(&other) = list.get(at) {
+            let missing = [missing[0].saturating_sub(got[0]), missing[1].saturating_sub(got[1])];
+            if missing == [0, 0] {
+                break;
+            }
+            at += 1;
+            if other == own.slot() || other == NO_STREAM {
+                continue;
+            }
+            let Some(state) = self.at_hand(other, STREAMS.at(other)) else {
+                kept = true;
+                continue;
+            };
+            let mut listed = false;
+            if let Some(Some(cache)) = state.attach.pools.get_mut(pool.slot as usize)
+                && cache.id == pool.id
+            {
+                cache.stand_aside();
+                // (It stays on the pool's list, with room or without.)
+                got[1] += if missing[1] > 0 { cache.room.part_with(missing[1]) } else { 0 };
+                let room = &mut cache.entries[entry].room;
+                got[0] += if missing[0] > 0 { room.part_with(missing[0]) } else { 0 };
+                room.listed = room.bytes > 0;
+                listed = room.listed;
+            }
+            if !listed {
+                at -= 1;
+                list.remove(at);
             }
         }
-        true
+        (got, kept)
     }
 
     /// Takes room towards a mark from all but `own`, until it is at least `missing`; of streams that another thread keeps
@@ -1700,11 +1762,13 @@ impl<'a> Slow<'a> {
             let room = match (other, &mut shared) {
                 (NO_STREAM, None) => return true,
                 (NO_STREAM, Some(shared)) => Some(shared.room(mark)),
-                _ if !self.lock_at_hand(other) => {
-                    kept = true;
-                    return true;
-                }
-                _ => self.state(other).attach.room(pool, mark),
+                _ => match self.at_hand(other, STREAMS.at(other)) {
+                    Some(state) => state.attach.room(pool, mark),
+                    None => {
+                        kept = true;
+                        return true;
+                    }
+                },
             };
             let Some(room) = room else { return false };
             let part = room.part_with(missing);
