@@ -2,7 +2,7 @@
 
 use smp_core::device::{self, ModelOptions};
 use smp_core::stream::{self, StreamFlags};
-use smp_core::{DeviceId, PoolConfig, Status, StreamId, pool};
+use smp_core::{DeviceId, MemoryPoolConfig, PoolConfig, Status, StreamId, pool};
 
 const PER_THREAD: StreamId = StreamId(2);
 
@@ -80,4 +80,43 @@ fn streams_outlive_their_devices_handle_with_any_pool_of_it() {
     stream::destroy(used).unwrap();
     pool::destroy(pool).unwrap();
     assert_eq!(stream::destroy(used).unwrap_err().status, Status::Destroyed);
+}
+
+/// Each has a range of 64 GiB, and there are 2^52 bytes of addresses.
+#[test]
+fn a_device_has_addresses_for_any_number_of_pools_one_after_the_other() {
+    let device = open();
+    let own = stream::create(device, StreamFlags::default()).unwrap();
+    for round in 0..(1 << 16) + 10 {
+        let pool = pool::create(device, &PoolConfig::default()).unwrap();
+        let block = pool::alloc_async(pool, 1000, own).unwrap_or_else(|error| panic!("pool {round}: {error}"));
+        assert_eq!(pool::find(device, pool::pointer(block)).unwrap(), (block, 0));
+        pool::free_async(block, own).unwrap();
+        stream::synchronize(device, own).unwrap();
+        pool::destroy(pool).unwrap();
+        assert_eq!(pool::info(block).unwrap_err().status, Status::Freed);
+    }
+}
+
+#[test]
+fn a_page_that_finds_no_addresses_left_is_out_of_memory_until_one_is_gone() {
+    const PAGE: u64 = 2 << 20;
+    let device = device::open_model(&ModelOptions { addresses: 4 * PAGE, ..Default::default() }).unwrap();
+    let pool =
+        pool::create(device, &PoolConfig::with_entries(vec![MemoryPoolConfig::Direct { reclaim_at: None }])).unwrap();
+    let blocks = [(); 4].map(|()| pool::alloc(pool, PAGE, &Default::default()).unwrap());
+    assert_eq!(pool::alloc(pool, 1, &Default::default()).unwrap_err().status, Status::OutOfMemory);
+    pool::check_invariants(pool).unwrap();
+    pool::free(blocks[2]).unwrap();
+    let again = pool::alloc(pool, PAGE - 512, &Default::default()).unwrap();
+    assert_eq!(pool::info(again).unwrap().address, pool::info(blocks[0]).unwrap().address + 2 * PAGE);
+    pool::check_invariants(pool).unwrap();
+}
+
+#[test]
+fn addresses_are_a_multiple_of_the_granularity_up_to_2_to_52() {
+    for addresses in [0, 1, (2 << 20) + 4096, 1 << 53, u64::MAX] {
+        let opened = device::open_model(&ModelOptions { addresses, ..Default::default() });
+        assert_eq!(opened.unwrap_err().status, Status::InvalidValue, "{addresses}");
+    }
 }

@@ -506,6 +506,11 @@ impl Device {
         if let Entry::Direct { reclaim_at: Some(mark) } = kind {
             self.reclaim(pool, entry, mark, bytes);
         }
+        let Some(base) = self.find_address(bytes) else {
+            self.met.push("no addresses left for a page");
+            request.refused = true;
+            return None;
+        };
         let refused = self.refuses(bytes);
         let free_since = self.pools[pool].allocations;
         let counted = &mut self.pools[pool].shelves[entry].counted;
@@ -516,8 +521,7 @@ impl Device {
         }
         counted.page_allocs += 1;
         self.page_allocs += 1;
-        let base = self.next_address;
-        self.next_address = (base + bytes).next_multiple_of(self.options.granularity);
+        self.take_address(base, bytes, false);
         let block = Block {
             address: base,
             bytes: if matches!(kind, Entry::Direct { .. }) { request.need } else { bytes },

@@ -14,6 +14,8 @@ pub struct Options {
     /// `u64::MAX`: unlimited.
     pub capacity: u64,
     pub lazy: bool,
+    /// How many bytes of addresses there are for pages and ranges.
+    pub addresses: u64,
 }
 
 /// A stream's numbers.
@@ -61,7 +63,10 @@ pub struct Device {
     pub(crate) refuse_releases: u64,
     /// The capacity at the beginning.
     opened_with: u64,
-    pub(crate) next_address: u64,
+    /// The first address that was never given out.
+    next_address: u64,
+    /// Those that were and are free again: begin and end, in no order.
+    released: Vec<(u64, u64)>,
     /// Pages granted and taken back so far.
     pub(crate) page_allocs: u64,
     pub(crate) page_frees: u64,
@@ -72,6 +77,8 @@ pub struct Device {
 }
 
 type Answer<T> = Result<T, Failure>;
+
+const FIRST_ADDRESS: u64 = 0x53F0_0000_0000_0000;
 
 impl Device {
     /// A device with the legacy default stream and nothing else.
@@ -86,13 +93,48 @@ impl Device {
             refuse: 0,
             refuse_releases: 0,
             opened_with: options.capacity,
-            next_address: 0x53F0_0000_0000_0000,
+            next_address: FIRST_ADDRESS,
+            released: Vec::new(),
             page_allocs: 0,
             page_frees: 0,
             spans: [0; 6],
             ninth_questions: 0,
             met: Vec::new(),
         }
+    }
+
+    /// §7: where a page or range of `bytes` would lie.
+    pub(crate) fn find_address(&self, bytes: u64) -> Option<u64> {
+        let room = bytes.next_multiple_of(self.options.granularity);
+        if self.next_address + room <= FIRST_ADDRESS + self.options.addresses {
+            return Some(self.next_address);
+        }
+        self.released.iter().filter(|(begin, end)| end - begin >= room).map(|&(begin, _)| begin).min()
+    }
+    /// One lies at `address`, found like that.
+    pub(crate) fn take_address(&mut self, address: u64, bytes: u64, range: bool) {
+        let after = address + bytes.next_multiple_of(self.options.granularity);
+        if address == self.next_address {
+            self.next_address = after;
+            return;
+        }
+        self.met.push(if range { "a range at released addresses" } else { "a page at released addresses" });
+        if let Some(span) = self.released.iter_mut().find(|(begin, _)| *begin == address) {
+            span.0 = after;
+            self.released.retain(|(begin, end)| begin < end);
+        }
+    }
+    /// One is gone.
+    pub(crate) fn release_address(&mut self, address: u64, bytes: u64) {
+        self.released.push((address, address + bytes.next_multiple_of(self.options.granularity)));
+        self.released.sort_unstable();
+        self.released.dedup_by(|right, left| {
+            let touch = left.1 == right.0;
+            if touch {
+                left.1 = right.1;
+            }
+            touch
+        });
     }
 
     /// Bytes of pages granted.

@@ -448,13 +448,20 @@ impl Device {
             if request.need.div_ceil(chunk) > cap {
                 return None;
             }
-            let bytes = kind.page_bytes(request.need, self.options.granularity);
-            if bytes > 1 << 47 {
+            let mut bytes = kind.page_bytes(request.need, self.options.granularity);
+            if bytes > 1 << 47 || self.find_address(bytes).is_none() {
+                bytes = request.need.next_multiple_of(chunk);
+            }
+            let base = self.find_address(bytes).filter(|_| bytes <= 1 << 47);
+            let Some(base) = base else {
+                self.met.push("no addresses left for a range");
                 request.refused = true;
                 return None;
+            };
+            if bytes < kind.page_bytes(request.need, self.options.granularity) {
+                self.met.push("addresses for a smaller range only");
             }
-            let base = self.next_address;
-            self.next_address = (base + bytes).next_multiple_of(self.options.granularity);
+            self.take_address(base, bytes, true);
             let shelf = &mut self.pools[pool].shelves[entry];
             self.met.push(if shelf.pages.is_empty() { "first range" } else { "further range" });
             shelf.counted.ranges += 1;

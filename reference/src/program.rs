@@ -926,7 +926,7 @@ impl Program {
         let mut dice = Dice::new(seed);
         let alike = dice.chance(50);
         let alignment = if alike { 16 } else { 512 };
-        let options = Options { alignment, granularity: 4096, capacity: u64::MAX, lazy: true };
+        let options = Options { alignment, granularity: 4096, capacity: u64::MAX, lazy: true, addresses: 1 << 52 };
         let sliced = Entry::Sliced { page_size: MIB, max_slice_size: None, max_pool_size: None, dealloc_period: None };
         let mapped = Entry::Mapped { range_size: 1 << 30, chunk_size: MIB, max_pool_size: None, dealloc_period: None };
         let config = Config {
@@ -1006,7 +1006,13 @@ impl Program {
     pub fn tight(seed: u64) -> Program {
         const CHUNK: u64 = 4096;
         let mut dice = Dice::new(seed);
-        let options = Options { alignment: 512, granularity: CHUNK, capacity: u64::MAX, lazy: dice.chance(50) };
+        let options = Options {
+            alignment: 512,
+            granularity: CHUNK,
+            capacity: u64::MAX,
+            lazy: dice.chance(50),
+            addresses: 1 << 52,
+        };
         let max_pool_size = if dice.chance(15) { Some(1100 * CHUNK) } else { None };
         let range_size = dice.pick(&[4096, 4096, 1024, 900]) * CHUNK;
         let dealloc_period = if dice.chance(10) { Some(20 + dice.below(400)) } else { None };
@@ -1121,6 +1127,7 @@ impl Program {
             granularity: dice.pick(&[4096, 4096, 4096, 512, 16384]),
             capacity: dice.pick(&[u64::MAX, u64::MAX, 24 * KIB, 64 * KIB]),
             lazy: dice.chance(70),
+            addresses: 1 << 52,
         };
         let options = if cuda { Options { capacity: dice.pick(&[u64::MAX, 96 * MIB]), ..options } } else { options };
         // Now and then a long program with large pages, so that lists are long too.
@@ -1134,6 +1141,13 @@ impl Program {
             None => options,
         };
         let length = if chunk.is_some() { length * 2 } else { length };
+        // Now and then so few addresses that released ones are given out again, or none are left.
+        let few = match chunk {
+            Some(chunk) => chunk * dice.pick(&[60, 250, 900]),
+            None if cuda => MIB * dice.pick(&[64, 160, 512]),
+            None => (32 * KIB).max(4 * options.granularity) * dice.pick(&[1, 3, 8, 40]),
+        };
+        let options = if dice.chance(15) { Options { addresses: few, ..options } } else { options };
         let size_units = if large { dice.pick(&[4, 16, 60]) } else { dice.pick(&[4, 8, 8, 12]) };
         let legacy = dice.pick(&[0, 6, 6, 35]);
         let mut plan = Plan {

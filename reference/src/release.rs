@@ -48,7 +48,9 @@ impl Device {
             return false;
         }
         shelf.counted.page_frees += 1;
+        let bytes: u64 = shelf.pages.iter().filter(|page| page.base == base).map(|page| page.bytes).sum();
         shelf.pages.retain(|page| page.base != base);
+        self.release_address(base, bytes);
         self.page_frees += 1;
         true
     }
@@ -71,6 +73,7 @@ impl Device {
         let mut went = false;
         for entry in (0..self.pools[pool].shelves.len()).rev() {
             went |= self.release_chunks(pool, entry, None, &wanted, &mut asked);
+            self.drop_ranges(pool, entry);
             for (_, base, bytes) in self.idle_pages(pool, entry) {
                 if wanted(self.pools[pool].reserved(), bytes) {
                     went |= self.release(pool, entry, base, &mut asked);
@@ -78,6 +81,18 @@ impl Device {
             }
         }
         went
+    }
+
+    /// The ranges of a destroyed pool's Mapped entry go with its last chunk.
+    fn drop_ranges(&mut self, pool: usize, entry: usize) {
+        let destroyed = self.pools[pool].destroyed;
+        let shelf = &mut self.pools[pool].shelves[entry];
+        if destroyed && shelf.kind.chunk().is_some() && shelf.reserved() == 0 && !shelf.pages.is_empty() {
+            self.met.push("the ranges of a destroyed pool dropped");
+            for range in std::mem::take(&mut shelf.pages) {
+                self.release_address(range.base, range.bytes);
+            }
+        }
     }
 
     /// Every releasable page; whether any went.

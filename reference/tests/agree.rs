@@ -125,6 +125,7 @@ impl Core {
             page_granularity: options.granularity,
             capacity: options.capacity,
             lazy: options.lazy,
+            addresses: options.addresses,
             host_backing: false,
             ..ModelOptions::default()
         })

@@ -87,6 +87,12 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
     ]
     .map(str::to_owned);
     let cases = [
+        "a page at released addresses",
+        "a range at released addresses",
+        "no addresses left for a page",
+        "no addresses left for a range",
+        "addresses for a smaller range only",
+        "the ranges of a destroyed pool dropped",
         "first range",
         "further range",
         "grown before policy 2",

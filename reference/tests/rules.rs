@@ -8,7 +8,7 @@ const BASE: u64 = 0x53F0_0000_0000_0000;
 const MIB: u64 = 1 << 20;
 
 fn device(lazy: bool) -> Device {
-    Device::new(Options { alignment: 512, granularity: 4096, capacity: u64::MAX, lazy })
+    Device::new(Options { alignment: 512, granularity: 4096, capacity: u64::MAX, lazy, addresses: 1 << 52 })
 }
 
 fn of(entries: Vec<Entry>) -> Config {
@@ -244,6 +244,27 @@ fn pages_follow_one_another_at_multiples_of_the_granularity() {
     assert_eq!(at, [0, 4096, 12288]);
     let (figures, _) = d.figures(pool).unwrap();
     assert_eq!((figures.used, figures.reserved), (512 + 5120 + 512, 16384));
+}
+
+#[test]
+fn addresses_of_what_is_gone_are_given_out_when_there_are_no_others_the_lowest_with_room() {
+    let options = Options { alignment: 512, granularity: 4096, capacity: u64::MAX, lazy: true, addresses: 16 * 4096 };
+    let mut d = Device::new(options);
+    let pool = d.create_pool(&of(vec![Entry::Direct { reclaim_at: None }])).unwrap();
+    d.create_stream(false, None);
+    let pages = |units: u64| units * 4096;
+    let blocks: Vec<_> = [3, 1, 4, 1, 5].iter().map(|&units| alloc(&mut d, pool, pages(units), 1)).collect();
+    assert_eq!(blocks.iter().map(|&(_, at, _)| at / 4096).collect::<Vec<_>>(), [0, 3, 4, 8, 9]);
+    // Gone: the second and the last page. Two new ones are left.
+    [1, 4].iter().for_each(|&gone: &usize| d.free(blocks[gone].0, Some(1)).unwrap());
+    d.synchronise_stream(1).unwrap();
+    d.trim_to(pool, 0).unwrap();
+    let at = |d: &mut Device, units: u64| alloc(d, pool, pages(units), 1).1 / 4096;
+    assert_eq!([1, 2, 1, 1].map(|units| at(&mut d, units)), [14, 9, 15, 3]);
+    let refusals = d.figures(pool).unwrap().0.page_refusals;
+    assert_eq!(d.alloc(pool, pages(4), Some(1), 0).unwrap_err(), Failure::OutOfMemory);
+    assert_eq!(d.figures(pool).unwrap().0.page_refusals, refusals);
+    assert_eq!(at(&mut d, 3), 11);
 }
 
 // --- §5, §6: reuse

@@ -25,6 +25,9 @@ pub struct ModelOptions {
     /// With `opaque`: one event can stand for everything submitted to the device (`cuCtxRecordEvent`), so a host-ordered
     /// free need not synchronise.
     pub context_events: bool,
+    /// How many bytes of model addresses pages and ranges can have, a multiple of the page granularity up to 2^52 (which is the
+    /// default). With fewer it does not take as long until released ones are given out again.
+    pub addresses: u64,
 }
 
 impl Default for ModelOptions {
@@ -38,6 +41,7 @@ impl Default for ModelOptions {
             mapping: true,
             opaque: false,
             context_events: false,
+            addresses: 1 << 52,
         }
     }
 }
@@ -56,6 +60,9 @@ impl ModelOptions {
                 "alignment: {} is not a power of two from 16 to the page granularity ({})",
                 self.alignment, self.page_granularity
             ));
+        }
+        if self.addresses == 0 || !self.addresses.is_multiple_of(self.page_granularity) || self.addresses > 1 << 52 {
+            return refuse(format!("addresses: {} is not a multiple of page_granularity up to 2^52", self.addresses));
         }
         if self.capacity == 0 {
             return refuse("capacity: must not be 0".into());

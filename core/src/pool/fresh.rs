@@ -77,7 +77,7 @@ impl Request<'_> {
             native::poll_all(device);
         }
         let mut waited = 0;
-        let (address, index) = loop {
+        let (taken, index) = loop {
             let mut slow = Slow::lock(device);
             self.now(&mut slow)?;
             release::sweep_periods(&mut slow, pool);
@@ -105,8 +105,8 @@ impl Request<'_> {
                 release::reclaim(&mut slow, pool, e, bytes);
             }
             let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
-            let address = device.granted.lock().take_address(bytes, granularity);
-            let Some(address) = address else {
+            let taken = device.granted.lock().addresses.take(bytes);
+            let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
                 self.refused = true;
                 return Ok(None);
@@ -114,8 +114,9 @@ impl Request<'_> {
             // The quota is taken before the device is asked.
             pool.tally.ask(bytes);
             tally.ask(bytes);
-            break (address, index);
+            break (taken, index);
         };
+        let address = taken.address;
         // A *driver* pool's pages are numbers: its blocks are the driver's own.
         let answer = match pool.shadow.is_some() {
             true => Ok(Grant::default()),
@@ -142,6 +143,7 @@ impl Request<'_> {
             shared.stock.give(index);
             shared.stock.give_back();
             drop(shared);
+            device.granted.lock().addresses.put_back(&taken);
             drop(slow);
             if let Ok((slot, grant)) = answer {
                 page::close(slot);
@@ -156,7 +158,7 @@ impl Request<'_> {
             pool.tally.refused(bytes);
             tally.refused(bytes);
             pool.shared.lock().stock.give(index);
-            device.granted.lock().give_address_back(address, bytes, granularity);
+            device.granted.lock().addresses.put_back(&taken);
             device.tell(&Event::PageRefused { pool: pool.id, entry: e as u32, bytes });
             return Ok(None);
         };

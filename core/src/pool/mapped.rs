@@ -1095,29 +1095,37 @@ impl Request<'_> {
         let entry = &self.pool.entries[e];
         let least = self.need.div_ceil(entry.page_size).saturating_mul(entry.page_size);
         let wanted = entry.range_size.max(least);
-        Ok(self.reserve_bytes(e, wanted)? || (least < wanted && self.reserve_bytes(e, least)?))
+        let refused = self.refused;
+        if self.reserve_bytes(e, wanted)? {
+            return Ok(true);
+        }
+        if least < wanted && self.reserve_bytes(e, least)? {
+            self.refused = refused;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     fn reserve_bytes(&mut self, e: usize, bytes: u64) -> Result<bool> {
         let pool = self.pool;
         let device = &*pool.device;
-        let granularity = device.options.page_granularity;
         if bytes > MAX_PAGE {
             self.refused = true;
             return Ok(false);
         }
-        let (address, index) = {
+        let (taken, index) = {
             let slow = Slow::lock(device);
             let Some(index) = pool.shared.lock().stock.take() else { return Err(out_of_records()) };
-            let address = device.granted.lock().take_address(bytes, granularity);
-            let Some(address) = address else {
+            let taken = device.granted.lock().addresses.take(bytes);
+            let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
                 self.refused = true;
                 return Ok(false);
             };
             drop(slow);
-            (address, index)
+            (taken, index)
         };
+        let address = taken.address;
         let answer = device.source.reserve(bytes, address);
         let slow = Slow::lock(device);
         let opened = match answer {
@@ -1130,6 +1138,7 @@ impl Request<'_> {
             },
             Ok(grant) => {
                 device.source.unreserve(grant, bytes);
+                device.granted.lock().addresses.put_back(&taken);
                 let mut shared = pool.shared.lock();
                 shared.stock.give(index);
                 shared.stock.give_back();
@@ -1146,7 +1155,7 @@ impl Request<'_> {
             shared.stock.give(index);
             shared.entries[e].mapped.refused = true;
             drop(shared);
-            device.granted.lock().give_address_back(address, bytes, granularity);
+            device.granted.lock().addresses.put_back(&taken);
             for tally in [&pool.tally, &pool.entry_tally[e]] {
                 tally.page_refusals.fetch_add(1, Relaxed);
             }
@@ -1961,7 +1970,10 @@ pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<P
         record.first.store(NIL, Relaxed);
         shared.entries[e].pages.remove(&range.page);
         pool.empties[e].lock().retain(|&slot| slot != range.page);
-        let grant = device.granted.lock().grants.remove(&range.page).unwrap_or_default();
+        let mut granted = device.granted.lock();
+        let grant = granted.grants.remove(&range.page).unwrap_or_default();
+        granted.addresses.release(range.base, range.bytes);
+        drop(granted);
         page::close(range.page);
         device.source.unreserve(grant, range.bytes);
     }

@@ -4,6 +4,7 @@
 //! configures. All functions may be called from any thread, with any handle value.
 
 pub mod access;
+pub(crate) mod addresses;
 mod alloc;
 mod bins;
 mod block;

@@ -2,6 +2,7 @@
 //!
 //! Who asks for an allocation's pointer mostly comes back with it soon, to free it: where it was last seen is remembered.
 
+use super::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use super::block::{BLOCKS, Block, LIVE, block};
 use super::page::page;
 use super::registry::POOLS;
@@ -105,7 +106,7 @@ pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
 
 /// The block that holds `pointer`, live or free, and the pointer's model address.
 pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)> {
-    let (slot, addr) = if (state::FIRST_ADDRESS..state::END_ADDRESS).contains(&pointer) {
+    let (slot, addr) = if (FIRST_ADDRESS..END_ADDRESS).contains(&pointer) {
         let pages = device.by_address.read();
         let (_, &slot) = pages.range(..=pointer).next_back()?;
         (slot, pointer)

@@ -168,7 +168,9 @@ fn release_page(
 /// The page is the device's again.
 fn close_page(device: &Device, shared: &mut PoolShared, pool: &Pool, e: usize, slot: u32, bytes: u64) {
     let record = page(slot);
-    device.by_address.write().remove(&record.base.load(Relaxed));
+    let base = record.base.load(Relaxed);
+    device.by_address.write().remove(&base);
+    device.granted.lock().addresses.release(base, bytes);
     let pointer = record.pointer.load(Relaxed);
     if pointer != 0 {
         device.by_pointer.write().remove(&pointer);

@@ -6,6 +6,7 @@
 //! several streams may use hangs on the pool, under the slow lock.
 
 use super::Reason;
+use super::addresses::Addresses;
 use super::bins::{Bins, Lifted, Taken};
 use super::block::{Block, FREE, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
 use super::classes::{class_of, least_alike};
@@ -1002,31 +1003,10 @@ impl PoolShared {
     }
 }
 
-/// The device's pages and what model addresses come next; under the slow lock.
-#[derive(Default)]
+/// The device's pages and what model addresses they get; under the slow lock.
 pub(crate) struct Granted {
     pub(crate) grants: HashMap<u32, Grant>,
-    pub(crate) next_address: u64,
-}
-
-impl Granted {
-    /// The model address of the next `bytes`; `None`: none are left.
-    pub(crate) fn take_address(&mut self, bytes: u64, granularity: u64) -> Option<u64> {
-        let address = self.next_address;
-        let after = address.checked_add(bytes)?.checked_next_multiple_of(granularity)?;
-        if after > END_ADDRESS {
-            return None;
-        }
-        self.next_address = after;
-        Some(address)
-    }
-
-    /// The device refused them: addresses follow what was granted. Another thread may have gone on meanwhile.
-    pub(crate) fn give_address_back(&mut self, address: u64, bytes: u64, granularity: u64) {
-        if self.next_address == (address + bytes).next_multiple_of(granularity) {
-            self.next_address = address;
-        }
-    }
+    pub(crate) addresses: Addresses,
 }
 
 pub(crate) struct Device {
@@ -1068,11 +1048,6 @@ pub(crate) struct Device {
     pub(crate) reserved: AtomicU64,
 }
 
-/// First model address. No x86-64 (48- or 57-bit) or arm64 (top-byte-ignore) user space can map it.
-pub(crate) const FIRST_ADDRESS: u64 = 0x53F0_0000_0000_0000;
-/// One past the last model address.
-pub(crate) const END_ADDRESS: u64 = 0x5400_0000_0000_0000;
-
 impl Device {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
@@ -1095,7 +1070,10 @@ impl Device {
             options,
             order,
             slow: SlowMutex::new(()),
-            granted: Mutex::new(Granted { grants: HashMap::new(), next_address: FIRST_ADDRESS }),
+            granted: Mutex::new(Granted {
+                grants: HashMap::new(),
+                addresses: Addresses::new(options.addresses, options.page_granularity),
+            }),
             pools: Mutex::new(Vec::new()),
             serial: AtomicBool::new(false),
             serial_lock: ReentrantMutex::new(()),

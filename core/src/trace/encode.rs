@@ -4,9 +4,9 @@
 
 use super::line::{Line, MAX_NAME, Place};
 use crate::handle::PoolId;
+use crate::pool::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::config::{PoolConfig, Preset};
 use crate::pool::observer::{AllocDone, Event};
-use crate::pool::state::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::{Stats, spec};
 use std::collections::{BTreeMap, HashMap};
 

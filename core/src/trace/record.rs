@@ -9,8 +9,9 @@ use super::read::Header;
 use crate::error::{Error, Result, Status};
 use crate::handle::{DeviceId, PoolId};
 use crate::pool::Stats;
+use crate::pool::addresses::FIRST_ADDRESS;
 use crate::pool::observer::{Event, Observer};
-use crate::pool::state::{Device, FIRST_ADDRESS, STREAMS};
+use crate::pool::state::{Device, STREAMS};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
@@ -257,7 +258,7 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
 }
 
 fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
-    let base = device.granted.lock().next_address;
+    let base = device.granted.lock().addresses.next();
     let (_, capacity) = crate::device_source::PageSource::memory(&device.source);
     let mut guard = recorder.state.lock();
     let state = &mut *guard;

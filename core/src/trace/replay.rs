@@ -14,8 +14,9 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{AllocationId, DeviceId, EventId, PoolId, StreamId};
 use crate::order::{At, StreamRef};
 use crate::pool::access::{self, AccessKind};
+use crate::pool::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::observer::{Event, Observer};
-use crate::pool::state::{Device, FIRST_ADDRESS, STREAMS, Script};
+use crate::pool::state::{Device, STREAMS, Script};
 use crate::pool::{self, AllocOptions, PoolConfig, Stats, spec};
 use crate::stream::StreamFlags;
 use crate::{event, report, stream};
@@ -1301,7 +1302,7 @@ impl Engine {
                     },
                     Place::Address(address) => {
                         // Below the recording's first page it falls below the model's first address: unknown on both sides.
-                        let model = (FIRST_ADDRESS..crate::pool::state::END_ADDRESS).contains(&address);
+                        let model = (FIRST_ADDRESS..END_ADDRESS).contains(&address);
                         if model { address.wrapping_sub(self.shift) } else { address }
                     }
                 };
