@@ -290,9 +290,16 @@ impl Order {
             if !record.is(self.uid, member) {
                 continue;
             }
-            let at = At { stream: member, seq: state.submitted };
-            state.taken_by_barrier(first, record.observed());
-            extra.extend(state.clock.entries().iter().filter(|entry| entry.0 != self.legacy));
+            // What the member submitted since the number was taken may wait for what the legacy stream was given after it: the
+            // barrier must not wait for that in turn.
+            let barrier = At { stream: self.legacy, seq: first };
+            let at = At { stream: member, seq: state.last_not_after(barrier, record.executed()) };
+            let clock = if at.seq == state.submitted { state.clock.clone() } else { state.clock_at(at.seq) };
+            state.taken_by_barrier(first, at.seq, record.observed());
+            extra.extend(clock.entries().iter().filter(|entry| entry.0 != self.legacy));
+            if state.dirty {
+                self.dirty.lock().push(member);
+            }
             drop(state);
             if !self.done(table, at) {
                 deps.push(at);

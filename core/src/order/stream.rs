@@ -344,11 +344,21 @@ impl<X> State<X> {
         }
     }
 
-    /// A barrier took in everything submitted so far.
-    pub(crate) fn taken_by_barrier(&mut self, barrier: u64, observed: u64) {
+    /// The last operation that is not ordered after an operation of another stream that has not executed. `executed`: how far
+    /// this stream has.
+    pub(crate) fn last_not_after(&self, at: At, executed: u64) -> u64 {
+        if self.clock.get(at.stream) < at.seq {
+            return self.submitted;
+        }
+        let raised = self.clock_log.iter().rev().find(|raised| raised.stream == at.stream && raised.had < at.seq);
+        raised.map_or(executed, |raised| raised.seq - 1)
+    }
+
+    /// A barrier took in everything submitted up to `seq`.
+    pub(crate) fn taken_by_barrier(&mut self, barrier: u64, seq: u64, observed: u64) {
         self.look_again();
-        self.dirty = false;
-        self.barrier_log.push_back((barrier, self.submitted));
+        self.dirty = seq < self.submitted;
+        self.barrier_log.push_back((barrier, seq));
         self.prune(observed);
     }
 

@@ -887,7 +887,7 @@ mod tests {
     use crate::device::{self, ModelOptions};
     use crate::order::At;
     use crate::pool::{self, MemoryPoolConfig, PoolConfig};
-    use crate::{handle, stream};
+    use crate::{StreamId, handle, order, stream};
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -931,6 +931,47 @@ mod tests {
             assert_eq!(b.stream(), me);
             pool::check_invariants(pool).unwrap();
         }
+    }
+
+    /// What waits for a free on the legacy stream that came after the barrier's number is not what the barrier waits for.
+    #[test]
+    fn a_barrier_does_not_wait_for_what_waits_for_it() {
+        const PAGE: u64 = 1 << 21;
+        let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+        let config = MemoryPoolConfig::Sliced {
+            page_size: PAGE,
+            max_slice_size: None,
+            max_pool_size: Some(PAGE),
+            dealloc_period: None,
+        };
+        let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let legacy = StreamId(order::LEGACY);
+        let [first, second] = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+        let block = pool::alloc_async(pool, PAGE, legacy).unwrap();
+        for own in [first, second] {
+            stream::submit(device, own, 1).unwrap();
+        }
+        // The barrier has its number, and is held up before it comes to the second stream.
+        let kept = STREAMS.at(handle::slot(first.0)).state.lock();
+        let before = stream::info(device, legacy).unwrap().submitted;
+        let submitting = thread::spawn(move || stream::submit(device, legacy, 1).unwrap());
+        while stream::info(device, legacy).unwrap().submitted == before {
+            thread::yield_now();
+        }
+        pool::free_async(block, legacy).unwrap();
+        let waiting = pool::alloc_async(pool, PAGE, second).unwrap();
+        assert_eq!(pool::info(waiting).unwrap().reason, pool::Reason::Internal);
+        drop(kept);
+        submitting.join().unwrap();
+        for own in [first, second, legacy, second] {
+            stream::advance(device, own, 100).unwrap();
+        }
+        let info = stream::info(device, second).unwrap();
+        assert_eq!(info.executed, info.submitted);
+        // The next barrier comes after it.
+        stream::submit(device, legacy, 1).unwrap();
+        device::synchronize(device).unwrap();
+        pool::check_invariants(pool).unwrap();
     }
 
     #[test]
