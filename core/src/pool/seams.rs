@@ -615,4 +615,33 @@ mod tests {
         assert_eq!(runs.iter().map(|run| run.1).sum::<u64>(), 3 << 10);
         pool::check_invariants(id).unwrap();
     }
+
+    /// Others' free blocks fill a page and touch, and nothing has run.
+    #[test]
+    fn where_less_may_be_used_than_is_wanted_no_block_is_looked_at() {
+        let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+        let config = MemoryPoolConfig::Sliced {
+            page_size: 1 << 16,
+            max_slice_size: None,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let id = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
+        let [first, second, third] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+        let by_turns = [first, second].into_iter().cycle().take(64);
+        let allocated: Vec<_> = by_turns.map(|on| (pool::alloc_async(id, 1 << 10, on).unwrap(), on)).collect();
+        allocated.iter().for_each(|&(block, on)| pool::free_async(block, on).unwrap());
+        LOOKS.set(0);
+        pool::alloc_async(id, 2 << 10, third).unwrap();
+        assert_eq!(LOOKS.get(), 0);
+        for on in [first, second] {
+            let event = event::create(device).unwrap();
+            event::record(device, event, on).unwrap();
+            stream::wait_event(device, third, event).unwrap();
+        }
+        pool::alloc_async(id, 64 << 10, third).unwrap();
+        assert!(LOOKS.get() >= 64, "all of it together serves");
+        assert_eq!(pool::stats(id).unwrap().pages, 2);
+        pool::check_invariants(id).unwrap();
+    }
 }
