@@ -84,7 +84,7 @@ impl Missed {
 
 /// How [`alloc_quick`] left a call that it did not serve.
 pub enum Left {
-    /// All was ready, only that no recent block is just so large. [`carve`] goes on.
+    /// All was ready but perhaps the room, only that no recent block is just so large. [`carve`] goes on.
     ToCarve(Record, Locked),
     /// [`alloc_missed`] goes on.
     Missed(Missed),
@@ -136,10 +136,11 @@ fn quick(
         if size <= first.bound
         // 0 stays 0: no block has that size.
             && let need = (size + mask) & !mask
-            && need <= cache.ready
             && let Some(recents) = &mut first.recents
         {
-            if let Some((index, b, generation)) = recents.take_first(need) {
+            if need <= cache.ready
+                && let Some((index, b, generation)) = recents.take_first(need)
+            {
                 let allocation = handle::encode(handle::Kind::Allocation, generation + 1, index);
                 cache.ready -= need;
                 cache.serve(b, allocation, need, size, pool_slot);
@@ -170,6 +171,7 @@ pub fn carve(
     if let Some(Some(cache)) = pools.get_mut(pool_slot as usize)
         && let cache = &mut **cache
         && let need = round_up(size, cache.unit)
+        && cache.has_ready(need)
         && let Some((index, b, generation)) = cache.carve_ready(need, me, stock)
     {
         let allocation = handle::encode(handle::Kind::Allocation, generation, index);

@@ -374,6 +374,18 @@ impl Bins {
         }
     }
 
+    /// Lifts this block of `size` bytes out, which is counted still: the hole that it leaves.
+    #[inline(always)]
+    pub(crate) fn lift(&mut self, node: u32, b: &Block, size: u64) -> Hole {
+        let c = class_of(size);
+        let root = &mut self.roots[c];
+        if *root == node && b.is_leaf() {
+            return Hole(c);
+        }
+        *root = remove(*root, node, b);
+        Hole::NONE
+    }
+
     /// The smallest acceptable block of at least `size`, among equals the lowest address.
     #[inline(always)]
     pub(crate) fn best(&self, size: u64, upto: Upto) -> u32 {

@@ -51,6 +51,8 @@ const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
 const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
 /// Free, one of its stream's recent blocks: not to be merged with.
 pub(crate) const RECENT: u64 = 8;
+/// A recent block, in its chain still, that has taken in all that it merges with: see [`super::state::settle_one`].
+pub(crate) const GATHERED: u64 = 1;
 /// All flags of a recent block.
 pub(crate) const RESTING: u64 = FREE | RECENT;
 pub(crate) const LIVE: u64 = 2;

@@ -63,16 +63,47 @@ impl Occupied {
     /// The first from `from` on.
     #[inline(always)]
     pub(super) fn next(&self, from: usize) -> Option<usize> {
-        let word = from / 64;
-        let first = self.words.get(word)? & (u64::MAX << (from % 64));
-        // (One of two words, chosen without a branch.)
+        let (word, kept) = (from / 64, u64::MAX << (from % 64));
+        let first = self.words.get(word)? & kept;
         let later = self.summary & (u32::MAX - 1) << word | u32::from(first != 0) << word;
         if later == 0 {
             return None;
         }
         let found = later.trailing_zeros() as usize % WORDS;
-        let whole = self.words[found];
-        Some(class_in(found, if found == word { first } else { whole }))
+        // (All bits of a later word. Not a branch: see `clear`.)
+        Some(class_in(found, self.words[found] & (kept | u64::from(found == word).wrapping_sub(1))))
+    }
+    /// Takes out all from `from` on, to be gone through by [`Occupied::pop`], with nothing set meanwhile.
+    #[inline(always)]
+    pub(super) fn take_from(&mut self, from: usize) -> Taken {
+        let (word, kept) = (from / 64 % WORDS, u64::MAX << (from % 64));
+        let first = &mut self.words[word];
+        let bits = *first & kept;
+        *first ^= bits;
+        let words = self.summary & (u32::MAX - 1) << word;
+        self.summary &= !(words | u32::from(*first == 0) << word);
+        Taken { word, bits, words }
+    }
+    /// The next of those that were taken out.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, taken: &mut Taken) -> Option<usize> {
+        if taken.bits == 0 {
+            if taken.words == 0 {
+                return None;
+            }
+            taken.word = taken.words.trailing_zeros() as usize % WORDS;
+            taken.words &= taken.words - 1;
+            taken.bits = std::mem::take(&mut self.words[taken.word]);
+        }
+        let c = class_in(taken.word, taken.bits);
+        taken.bits &= taken.bits.wrapping_sub(1);
+        Some(c)
+    }
+    /// Those that were taken out and not popped are set again.
+    #[inline(always)]
+    pub(super) fn put_back(&mut self, taken: Taken) {
+        self.words[taken.word] |= taken.bits;
+        self.summary |= taken.words | u32::from(taken.bits != 0) << taken.word;
     }
     pub(super) fn last(&self) -> Option<usize> {
         let word = self.words.iter().rposition(|&bits| bits != 0)?;
@@ -88,9 +119,45 @@ impl Occupied {
     }
 }
 
+/// Classes that were taken out, lowest first: those left of one word, and the words that are left.
+pub(super) struct Taken {
+    word: usize,
+    bits: u64,
+    words: u32,
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{class_of, least_alike};
+    use super::{CLASSES, Occupied, class_of, least_alike};
+
+    #[test]
+    fn what_holds_something_is_found_and_taken_out_from_each_class_on() {
+        let held = [0, 1, 63, 64, 700, 702, 703, CLASSES - 1];
+        let mut occupied = Occupied::NONE;
+        held.into_iter().for_each(|c| occupied.set(c));
+        for from in 0..CLASSES {
+            assert_eq!(occupied.next(from), held.into_iter().find(|&c| c >= from));
+        }
+        assert_eq!(occupied.next(CLASSES), None);
+        for from in [703, 1] {
+            let mut taken = occupied.take_from(from);
+            let taken: Vec<usize> = std::iter::from_fn(|| occupied.pop(&mut taken)).collect();
+            occupied.check().unwrap();
+            assert_eq!(taken, if from == 1 { &held[1..6] } else { &held[6..] });
+        }
+        assert_eq!((occupied.next(0), occupied.next(1)), (Some(0), None));
+        held.into_iter().for_each(|c| occupied.set(c));
+        for popped in 0..held.len() {
+            let mut taken = occupied.take_from(0);
+            for c in &held[..popped] {
+                assert_eq!(occupied.pop(&mut taken), Some(*c));
+            }
+            occupied.put_back(taken);
+            occupied.check().unwrap();
+            held[..popped].iter().for_each(|&c| occupied.set(c));
+            assert!(held.into_iter().all(|c| occupied.has(c)));
+        }
+    }
 
     #[test]
     fn classes_ascend_and_begin_where_sizes_stop_being_alike() {

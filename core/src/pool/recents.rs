@@ -5,7 +5,7 @@
 //! allocated but the heads.
 
 use super::block::{BLOCKS, Block, FREE, GENERATION_LIMIT, NIL, RECENT, RESTING, block};
-use super::classes::{CLASSES, Occupied, class_of};
+use super::classes::{CLASSES, Occupied, Taken, class_of};
 use crate::order::StreamRef;
 
 /// How many recent blocks a stream has in an entry at most.
@@ -125,19 +125,30 @@ impl Recents {
         false
     }
 
-    /// Takes out all of the first class from `c` on that has some: the class, and the head of its chain. They count until the
-    /// caller has counted them off, and say still that they are recent.
+    /// The classes from `c` on that may have some, of which each is to be taken out with [`Recents::next_of`] and
+    /// [`Recents::take_chain`] before anything else is done here.
     #[inline(always)]
-    pub(crate) fn take_chain(&mut self, mut c: usize) -> Option<(usize, u32)> {
-        loop {
-            c = self.occupied.next(c)?;
-            self.occupied.clear(c);
-            let head = std::mem::replace(&mut self.heads[c], NIL);
-            if head != NIL {
-                return Some((c, head));
-            }
-            c += 1;
-        }
+    pub(super) fn take_classes(&mut self, c: usize) -> Taken {
+        self.occupied.take_from(c)
+    }
+
+    /// The next of these.
+    #[inline(always)]
+    pub(super) fn next_of(&mut self, taken: &mut Taken) -> Option<usize> {
+        self.occupied.pop(taken)
+    }
+
+    /// Of these are left, perhaps, those that hold none.
+    #[inline(always)]
+    pub(super) fn put_classes_back(&mut self, taken: Taken) {
+        self.occupied.put_back(taken);
+    }
+
+    /// Takes out all of a class: the head of its chain, or [`NIL`]. They count until the caller has counted them off, and say still
+    /// that they are recent.
+    #[inline(always)]
+    pub(super) fn take_chain(&mut self, c: usize) -> u32 {
+        std::mem::replace(&mut self.heads[c], NIL)
     }
 
     /// Takes out all that were freed at `seq` or before. They are recent no more.

@@ -443,14 +443,14 @@ fn place_observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>
     }
     let PoolShared { entries, stock, .. } = shared;
     let own = &mut entries[e];
+    let bins = &mut own.observed;
+    let before = bins.count + blocks.len() as u64;
     for &index in blocks {
         let b = block(index);
-        match b.size_flags() {
-            // It has become part of another.
-            0 => stock.give_sizeless(index, b),
-            flags => own.counts.merges += settle_one(index, b, flags, OBSERVED, 0, &mut own.observed, stock),
-        }
+        settle_one(index, b, b.size_flags(), OBSERVED, 0, bins, stock);
     }
+    // Where two merge there is one fewer.
+    own.counts.merges += before - bins.count;
 }
 
 /// A released stream whose work is all observed leaves no trace.

@@ -8,7 +8,7 @@
 use super::Reason;
 use super::addresses::Addresses;
 use super::bins::{Bins, Lifted, Taken};
-use super::block::{Block, FREE, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
+use super::block::{BLOCKS, Block, FREE, GATHERED, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
 use super::front::Front;
@@ -373,6 +373,15 @@ impl PoolCache {
         }
     }
 
+    /// Whether there are so many ready bytes, with those of the block in front, which is then put among the recent ones.
+    #[inline(always)]
+    pub(crate) fn has_ready(&mut self, bytes: u64) -> bool {
+        if bytes > self.ready {
+            self.retire_front();
+        }
+        bytes <= self.ready
+    }
+
     /// As many recent blocks as may be, and none in front: the next free is not for the quick way.
     #[inline(always)]
     pub(crate) fn mind_most(&mut self) {
@@ -438,6 +447,8 @@ impl PoolCache {
 
     /// Takes the stream's own block for `need` bytes of ready room out of its structure in the first entry, and cuts it: with the
     /// generation that it will have. Its record can have two more handles; if that of the block found can not, there is none.
+    ///
+    /// Here where one that has settled serves; else [`PoolCache::carve_ready_rest`] does it.
     #[inline(always)]
     pub(crate) fn carve_ready(
         &mut self,
@@ -445,34 +456,65 @@ impl PoolCache {
         me: StreamRef,
         stock: &mut Stock,
     ) -> Option<(u32, &'static Block, u32)> {
-        let PoolCache { ready, front, quick, entries: Entries { first, .. }, .. } = self;
-        let EntryCache { recents: Some(recents), bins, counts, .. } = first else { return None };
-        let mut generation = 0;
-        let mut permit = |b: &Block| {
-            generation = b.generation() + 1;
-            generation < GENERATION_LIMIT
-        };
         let c = class_of(need);
+        let mut recents = self.entries.first.recents.as_mut()?;
         if recents.has(c) {
-            // Where recent blocks are looked through, the one in front is, too.
-            if let Some((index, b, bytes)) = front.take() {
-                recents.push(index, b, bytes);
-                *ready += bytes;
-                if recents.count == MOST {
-                    *quick = Quick::No;
-                }
+            if let Some(found) = self.take_alike(c, need)? {
+                return Some(found);
             }
-            if let Some((index, b)) = recents.take(c, need, &mut permit).ok()? {
-                return Some((index, b, b.generation() + 1));
-            }
+            recents = self.entries.first.recents.as_mut()?;
         }
-        let bins = &mut **bins.get_or_insert_with(new_bins);
-        let lifted = lift_settled(Some(recents), Some((front, ready)), bins, counts, c, need, me, stock)?;
-        let (index, b) = cut_lifted(bins, counts, lifted, need, stock, permit)?;
+        let ahead = !self.front.is_none() && class_of(self.front.bytes()) >= c;
+        if (ahead || recents.count > 0 && recents.has_from(c))
+            && let Some((index, b)) = self.make_way_for(need, ahead, me, stock)
+        {
+            let generation = b.generation() + 1;
+            return if generation < GENERATION_LIMIT { Some((index, b, generation)) } else { self.put_back(index, b) };
+        }
+        let EntryCache { bins: Some(bins), counts, .. } = &mut self.entries.first else {
+            return self.carve_ready_rest(need, me, stock);
+        };
+        let bins = &mut **bins;
+        let Some(lifted) = bins.lift_best(c, need) else { return self.carve_ready_rest(need, me, stock) };
+        let generation = lifted.0.1.generation() + 1;
+        let (index, b) = cut_lifted(bins, counts, lifted, need, stock, |_| generation < GENERATION_LIMIT)?;
         Some((index, b, generation))
     }
 
-    /// The same, once for all who call it seldom.
+    /// Takes out the recent block of exactly `need` bytes that was freed last, of those of its class `c` that are looked at, that in
+    /// front included: with the generation that it will have. Without: its record cannot have it.
+    #[inline(never)]
+    #[allow(clippy::type_complexity)]
+    fn take_alike(&mut self, c: usize, need: u64) -> Option<Option<(u32, &'static Block, u32)>> {
+        self.retire_front();
+        let found = self.entries.first.recents.as_mut()?.take(c, need, |b| b.generation() + 1 < GENERATION_LIMIT);
+        found.ok().map(|found| found.map(|(index, b)| (index, b, b.generation() + 1)))
+    }
+
+    /// Takes out a block that has settled and is exactly `need` bytes large. If there is none, the recent blocks alike with `need` or
+    /// larger give way, that in front if it is one of them (`ahead`).
+    #[inline(never)]
+    fn make_way_for(&mut self, need: u64, ahead: bool, me: StreamRef, stock: &mut Stock) -> Option<Taken> {
+        let PoolCache { ready, front, entries: Entries { first, .. }, .. } = self;
+        let EntryCache { recents: Some(recents), bins, counts, .. } = first else { return None };
+        let bins = &mut **bins.get_or_insert_with(new_bins);
+        let exact = bins.take_exact(class_of(need), need);
+        if exact.is_none() {
+            let first = if ahead { chain_front(&mut Some((front, ready)), recents) } else { NIL };
+            counts.merges += give_way(recents, first, need, bins, me, stock);
+        }
+        exact
+    }
+
+    /// A block that was taken out, and whose record cannot have another handle, goes back.
+    #[cold]
+    #[inline(never)]
+    fn put_back(&mut self, index: u32, b: &Block) -> Option<(u32, &'static Block, u32)> {
+        self.entries.first.made_bins().insert_record(index, b);
+        None
+    }
+
+    /// The same in all cases, once for all who call it seldom.
     #[inline(never)]
     pub(crate) fn carve_ready_rest(
         &mut self,
@@ -480,7 +522,23 @@ impl PoolCache {
         me: StreamRef,
         stock: &mut Stock,
     ) -> Option<(u32, &'static Block, u32)> {
-        self.carve_ready(need, me, stock)
+        let c = class_of(need);
+        if self.entries.first.recents.as_ref()?.has(c)
+            && let Some(found) = self.take_alike(c, need)?
+        {
+            return Some(found);
+        }
+        let PoolCache { ready, front, entries: Entries { first, .. }, .. } = self;
+        let EntryCache { recents: Some(recents), bins, counts, .. } = first else { return None };
+        let mut generation = 0;
+        let permit = |b: &Block| {
+            generation = b.generation() + 1;
+            generation < GENERATION_LIMIT
+        };
+        let bins = &mut **bins.get_or_insert_with(new_bins);
+        let lifted = lift_settled(Some(recents), Some((front, ready)), bins, counts, c, need, me, stock)?;
+        let (index, b) = cut_lifted(bins, counts, lifted, need, stock, permit)?;
+        Some((index, b, generation))
     }
 
     /// Counts of an entry, what is not counted yet included.
@@ -1893,7 +1951,7 @@ impl EntryCache {
         if let EntryCache { recents: Some(recents), bins, counts, .. } = self
             && recents.count > 0
         {
-            counts.merges += give_way(recents, NIL, 0, bins.get_or_insert_with(new_bins), me, stock);
+            counts.merges += give_way_rest(recents, NIL, 0, bins.get_or_insert_with(new_bins), me, stock);
         }
     }
 
@@ -1991,7 +2049,7 @@ fn lift_settled(
             return Some(exact);
         }
         let first = if ahead { chain_front(&mut front, recents) } else { NIL };
-        counts.merges += give_way(recents, first, need, bins, me, stock);
+        counts.merges += give_way_rest(recents, first, need, bins, me, stock);
     }
     if let Some(best) = bins.lift_best(c, need) {
         return Some(best);
@@ -2000,7 +2058,7 @@ fn lift_settled(
     if recents.count == 0 {
         return None;
     }
-    counts.merges += give_way(recents, first, 0, bins, me, stock);
+    counts.merges += give_way_rest(recents, first, 0, bins, me, stock);
     bins.lift_best(c, need)
 }
 
@@ -2020,33 +2078,32 @@ fn chain_front(front: &mut Option<(&mut Front, &mut u64)>, recents: &mut Recents
 
 /// Merges the recent blocks alike with `from` or larger (0: all): they are the stream's own like any other. `at`: a chain of some
 /// that come first. Returns how often they merged.
-///
-/// Those that touch become one before it is put into the bins. What has become part of another is met in its chain later,
-/// without a size; only then its record is free.
-#[inline(never)]
+#[inline(always)]
 fn give_way(recents: &mut Recents, mut at: u32, from: u64, bins: &mut Bins, me: StreamRef, stock: &mut Stock) -> u64 {
     let least = least_alike(from);
-    let (mut c, mut merges) = (class_of(from), 0);
+    let blocks = bins.count + u64::from(recents.count);
+    let mut classes = recents.take_classes(class_of(from));
     loop {
-        while at != NIL {
-            let b = block(at);
+        while let Some(b) = BLOCKS.get(at) {
             let next = b.link();
             recents.count -= 1;
-            match b.size_flags() {
-                0 => stock.give_sizeless(at, b),
-                own => merges += settle_one(at, b, own, me, least, bins, stock),
-            }
+            settle_one(at, b, b.size_flags(), me, least, bins, stock);
             at = next;
         }
-        if recents.count == 0 {
-            break;
-        }
-        match recents.take_chain(c) {
-            Some((class, head)) => (c, at) = (class + 1, head),
-            None => break,
+        match recents.next_of(&mut classes) {
+            Some(c) if recents.count > 0 => at = recents.take_chain(c),
+            _ => break,
         }
     }
-    merges
+    recents.put_classes_back(classes);
+    // Where two merge there is one fewer.
+    blocks - bins.count - u64::from(recents.count)
+}
+
+/// The same, once for all who call it seldom.
+#[inline(never)]
+fn give_way_rest(recents: &mut Recents, at: u32, from: u64, bins: &mut Bins, me: StreamRef, stock: &mut Stock) -> u64 {
+    give_way(recents, at, from, bins, me, stock)
 }
 
 #[cold]
@@ -2092,83 +2149,112 @@ fn mergeable(b: &Block, domain: StreamRef) -> (Option<Neighbour>, Option<Neighbo
     (right, left)
 }
 
-/// Merges a recent block, which is out of its chain and whose size and flags are `own`, with its neighbours, and puts it into
-/// `bins`, or leaves it to one that settles later. Those of at least `least` bytes settle together. Returns how often it merged.
+/// A recent block that is out of its chain, and whose size and flags are `own`, settles: it merges with what lies to both sides, as
+/// far as that is the domain's own and either settled or recent and of at least `least` bytes, for then it settles as well, and goes
+/// into `bins`. (How often it merged: as many blocks as there are fewer.)
+///
+/// All of such a run becomes one block at once, that at its low end. If this is a recent one, it goes into the bins only when it is
+/// met in its chain; who is met there and has become part of another has no size, and only then is its record free.
 #[inline(always)]
 pub(crate) fn settle_one(
-    mut index: u32,
-    mut b: &'static Block,
+    index: u32,
+    b: &'static Block,
     own: u64,
     me: StreamRef,
     least: u64,
     bins: &mut Bins,
     stock: &mut Stock,
-) -> u64 {
+) {
     debug_assert!(own & UNUSED == 0, "what a stream has freed was in use");
-    let size = Block::size_in(own);
-    if own & WHOLE != 0 {
-        b.set_size_flags(size, FREE | WHOLE);
+    if own & (RECENT | WHOLE | GATHERED) != RECENT {
+        if own == 0 {
+            return stock.give_sizeless(index, b);
+        }
+        let size = Block::size_in(own);
+        b.set_size_flags(size, FREE | own & WHOLE);
         bins.insert_sized(index, b, size);
-        bins.note_beside(index, b);
-        return 0;
+        return bins.note_beside(index, b);
     }
-    b.set_size_flags(size, FREE);
-    let mut merges = 0;
-    // Links and neighbours: see `mergeable`.
-    let mut next = b.next();
-    while next != NIL {
-        let n = block(next);
+    // Links and neighbours: see `mergeable`. The link past a block first, and only then does it lose its size: a look-up goes from
+    // link to link.
+    let mut bytes = Block::size_in(own);
+    let start = b.addr();
+    // Where the last of the run starts, and what comes after it.
+    let (mut last, mut next) = (start, b.next());
+    while let Some(n) = BLOCKS.get(next) {
         let other = n.size_flags();
-        let bytes = Block::size_in(other);
-        let settled = other & (RECENT | WHOLE) == 0;
-        if other & FREE == 0 || n.stream() != me || !settled && (other & WHOLE != 0 || bytes < least) {
-            if merges > 0 {
-                n.set_prev(index);
-            }
+        if unlike(other, n.stream(), me, least) != 0 {
             break;
         }
-        debug_assert!(n.addr() == b.end() && n.page() == b.page());
+        last = start + bytes;
+        debug_assert!(n.addr() == last && n.page() == b.page());
         let after = n.next();
-        grow(b, n, bytes, after);
         b.set_next(after);
-        if settled {
-            bins.remove_sized(next, n, bytes);
-            stock.give_record(next, n);
-        } else {
-            n.set_size_flags(0, 0);
-        }
+        b.set_seq(b.seq().max(n.seq()));
+        bytes += Block::size_in(other);
+        take_in(next, n, other, bins, stock);
         next = after;
-        merges += 1;
     }
+    let (mut low, mut l, mut kept) = (index, b, own);
     loop {
-        let prev = b.prev();
-        if prev == NIL {
-            break;
-        }
-        let p = block(prev);
+        let prev = l.prev();
+        let Some(p) = BLOCKS.get(prev) else { break };
         // (First, for what is to be read then: see `mergeable`.)
         let other = p.size_flags_acquire();
-        let bytes = Block::size_in(other);
-        let settled = other & (RECENT | WHOLE) == 0;
-        if other & FREE == 0 || p.stream() != me || !settled && (other & WHOLE != 0 || bytes < least) {
+        let apart = p.addr().wrapping_add(Block::size_in(other)) ^ l.addr() | u64::from(p.page() ^ l.page());
+        if unlike(other, p.stream(), me, least) | apart != 0 {
             break;
         }
-        if p.addr() + bytes != b.addr() || p.page() != b.page() {
-            break;
-        }
-        if settled {
-            bins.remove_sized(prev, p, bytes);
-        }
-        absorb(prev, p, index, b, stock);
-        merges += 1;
-        if !settled {
-            return merges;
-        }
-        (index, b) = (prev, p);
+        p.set_next(next);
+        p.set_seq(p.seq().max(l.seq()));
+        bytes += Block::size_in(other);
+        take_in(low, l, kept, bins, stock);
+        (low, l, kept) = (prev, p, other);
     }
-    bins.insert_record(index, b);
-    bins.note_beside(index, b);
-    merges
+    if let Some(n) = BLOCKS.get(next).filter(|_| bytes != Block::size_in(own)) {
+        n.set_prev(low);
+        // (Where nothing starts any more, the index may name what started there.)
+        let (from, end) = (l.addr(), l.addr() + bytes);
+        if page::apart(from, last) & !page::apart(last, end) {
+            page(l.page()).set_first(last, next);
+        }
+    }
+    if low == index {
+        b.set_size_flags(bytes, FREE);
+        bins.insert_sized(index, b, bytes);
+    } else {
+        stock.give_sizeless(index, b);
+        if kept & RECENT != 0 {
+            l.set_size_flags(bytes, FREE | RECENT | GATHERED);
+            return;
+        }
+        let had = Block::size_in(kept);
+        let hole = bins.lift(low, l, had);
+        l.set_size_flags(bytes, FREE);
+        bins.bytes += bytes - had;
+        bins.put(hole, low, l, bytes);
+    }
+    bins.note_beside(low, l);
+}
+
+/// A block has become part of its neighbour: if it is a recent one, its record is free when it is met in its chain.
+#[inline(always)]
+fn take_in(index: u32, b: &Block, own: u64, bins: &mut Bins, stock: &mut Stock) {
+    if own & RECENT == 0 {
+        bins.remove_sized(index, b, Block::size_in(own));
+        stock.give_record(index, b);
+    } else {
+        b.set_size_flags(0, 0);
+    }
+}
+
+/// 0 if a block of `stream`, with that size and those flags, settles together with a neighbour of `me`, which does.
+/// (One word of all conditions: which way a branch for each would go, nothing foretells.)
+#[inline(always)]
+fn unlike(own: u64, stream: StreamRef, me: StreamRef, least: u64) -> u64 {
+    // (A recent block has no flag above its size but WHOLE.)
+    let smaller = (own.wrapping_sub(least) as i64 >> 63) as u64;
+    own & (FREE | WHOLE) ^ FREE | stream.0 ^ me.0 | own & RECENT & smaller
 }
 
 /// A free block takes in the one to its right, of `bytes`, which has `next` to its right. To follow: the link past it, and only then
