@@ -106,10 +106,10 @@ pub fn find(device: DeviceId, pointer: u64) -> Result<(AllocationId, u64)> {
 
 /// The block that holds `pointer`, live or free, and the pointer's model address.
 pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)> {
-    let (slot, addr) = if (FIRST_ADDRESS..END_ADDRESS).contains(&pointer) {
+    let (slot, addr, begins) = if (FIRST_ADDRESS..END_ADDRESS).contains(&pointer) {
         let pages = device.by_address.read();
         let (_, &slot) = pages.range(..=pointer).next_back()?;
-        (slot, pointer)
+        (slot, pointer, None)
     } else {
         let found = {
             let pages = device.by_pointer.read();
@@ -121,11 +121,17 @@ pub(crate) fn locate(device: &state::Device, pointer: u64) -> Option<(u32, u64)>
             return Some((index, block(index).address().checked_add(offset)?));
         }
         let (base, slot) = found?;
-        (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?)
+        (slot, page(slot).base.load(Relaxed).checked_add(pointer - base)?, Some(base))
     };
     let record = page(slot);
     if addr.wrapping_sub(record.base.load(Relaxed)) >= record.bytes.load(Relaxed) {
         return None;
     }
-    Some((record.block_at(slot, addr)?, addr))
+    let index = record.block_at(slot, addr)?;
+    // (The page may have gone meanwhile, and its record be another's, which begins elsewhere.)
+    fence(Acquire);
+    if begins.is_some_and(|begins| record.pointer.load(Relaxed) != begins) {
+        return None;
+    }
+    Some((index, addr))
 }
