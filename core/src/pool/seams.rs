@@ -475,7 +475,7 @@ mod tests {
     use super::{Slow, block, each_run, sequences};
     use crate::device::{self, ModelOptions};
     use crate::pool::{self, MemoryPoolConfig, PoolConfig};
-    use crate::{event, handle, stream};
+    use crate::{DeviceId, PoolId, StreamId, event, handle, stream};
     use std::cell::Cell;
 
     thread_local! {
@@ -526,10 +526,8 @@ mod tests {
         assert_eq!(looks(10_000), few);
     }
 
-    /// One that held no free block when the others were locked is in the midst of a cut: to the right of it, a block still names
-    /// what has become shorter.
-    #[test]
-    fn a_seam_beside_a_block_that_a_stream_not_locked_is_cutting_stays_noted() {
+    /// A lazy device, a pool with pages of 64 KiB, and streams.
+    fn one_page() -> (DeviceId, PoolId, [StreamId; 3]) {
         let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
         let config = MemoryPoolConfig::Sliced {
             page_size: 1 << 16,
@@ -538,7 +536,14 @@ mod tests {
             dealloc_period: None,
         };
         let pool = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
-        let [cutting, second, third] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+        (device, pool, [(); 3].map(|()| stream::create(device, Default::default()).unwrap()))
+    }
+
+    /// One that held no free block when the others were locked is in the midst of a cut: to the right of it, a block still names
+    /// what has become shorter.
+    #[test]
+    fn a_seam_beside_a_block_that_a_stream_not_locked_is_cutting_stays_noted() {
+        let (_, pool, [cutting, second, third]) = one_page();
         let allocated = [cutting, second, third].map(|own| (pool::alloc_async(pool, 4096, own).unwrap(), own));
         let [left, middle, _] = allocated.map(|(block, _)| named(block).unwrap().index);
         pool::alloc_async(pool, (1 << 16) - 3 * 4096, third).unwrap();
@@ -619,15 +624,7 @@ mod tests {
     /// Others' free blocks fill a page and touch, and nothing has run.
     #[test]
     fn where_less_may_be_used_than_is_wanted_no_block_is_looked_at() {
-        let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
-        let config = MemoryPoolConfig::Sliced {
-            page_size: 1 << 16,
-            max_slice_size: None,
-            max_pool_size: None,
-            dealloc_period: None,
-        };
-        let id = pool::create(device, &PoolConfig::with_entries(vec![config])).unwrap();
-        let [first, second, third] = [(); 3].map(|()| stream::create(device, Default::default()).unwrap());
+        let (device, id, [first, second, third]) = one_page();
         let by_turns = [first, second].into_iter().cycle().take(64);
         let allocated: Vec<_> = by_turns.map(|on| (pool::alloc_async(id, 1 << 10, on).unwrap(), on)).collect();
         allocated.iter().for_each(|&(block, on)| pool::free_async(block, on).unwrap());
