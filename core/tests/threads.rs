@@ -4,13 +4,12 @@
 //! Random rounds for `SMP_THREADS_SECONDS` from `SMP_THREADS_SEED`. The order in which threads run is not part of a seed, so a
 //! failure names the round and what it was about, and may need many tries to come again.
 
-use smp_core::checks;
 mod stand_in;
 
 use smp_core::device::{self, CudaOptions, ModelOptions};
 use smp_core::pool::{self, AllocOptions, MemoryPoolConfig, PoolConfig, access, observer};
 use smp_core::stream::StreamFlags;
-use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event, stream};
+use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, checks, event, stream};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;

@@ -302,14 +302,6 @@ impl Block {
         self.size_flags.store(self.size_flags.load(Relaxed) & !flag, Relaxed);
         self.changed();
     }
-    /// It is so much larger, its flags the same.
-    #[inline(always)]
-    pub(crate) fn add_bytes(&self, bytes: u64) {
-        debug_assert!(bytes & !SIZE_MASK == 0);
-        self.changed();
-        self.size_flags.store(self.size_flags.load(Relaxed) + bytes, Relaxed);
-        self.changed();
-    }
     /// Free, and not recent.
     #[inline(always)]
     pub(crate) fn is_settled(&self) -> bool {

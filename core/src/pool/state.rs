@@ -2213,11 +2213,7 @@ pub(crate) fn settle_one(
     }
     if let Some(n) = BLOCKS.get(next).filter(|_| bytes != Block::size_in(own)) {
         n.set_prev(low);
-        // (Where nothing starts any more, the index may name what started there.)
-        let (from, end) = (l.addr(), l.addr() + bytes);
-        if page::apart(from, last) & !page::apart(last, end) {
-            page(l.page()).set_first(last, next);
-        }
+        note_first(l.page(), l.addr(), last, l.addr() + bytes, next);
     }
     if low == index {
         b.set_size_flags(bytes, FREE);
@@ -2257,20 +2253,13 @@ fn unlike(own: u64, stream: StreamRef, me: StreamRef, least: u64) -> u64 {
     own & (FREE | WHOLE) ^ FREE | stream.0 ^ me.0 | own & RECENT & smaller
 }
 
-/// A free block takes in the one to its right, of `bytes`, which has `next` to its right. To follow: the link past it, and only then
-/// does it lose its size, for a look-up goes from link to link.
+/// In the page `home`, one free block goes from `start` to `end` now. Of what became part of it the last started at `last`, and `next`
+/// comes after it. (Where nothing starts any more, the index may name what started there.)
 #[inline(always)]
-fn grow(b: &Block, right: &Block, bytes: u64, next: u32) {
-    // (Where nothing starts any more, the index may name what started there.)
-    let start = right.addr();
-    if page::apart(b.addr(), start) && next != NIL && !page::apart(start, start + bytes) {
-        page(b.page()).set_first(start, next);
+fn note_first(home: u32, start: u64, last: u64, end: u64, next: u32) {
+    if page::apart(start, last) & !page::apart(last, end) {
+        page(home).set_first(last, next);
     }
-    let seq = right.seq();
-    if seq > b.seq() {
-        b.set_seq(seq);
-    }
-    b.add_bytes(bytes);
 }
 
 /// Puts a free block of `domain` into `bins`, merged with its neighbours of the same domain. `unused` are the bins of a
@@ -2337,8 +2326,13 @@ fn take_out(index: u32, b: &Block, bins: &mut Bins, unused: Option<&mut Bins>) {
 #[inline(always)]
 pub(crate) fn absorb(left: u32, l: &Block, right: u32, r: &Block, stock: &mut Stock) {
     let (own, other, next) = (l.size_flags(), r.size_flags(), r.next());
-    grow(l, r, Block::size_in(other), next);
-    l.set_size_flags(l.size(), FREE | own & other & UNUSED | own & RECENT);
+    let bytes = Block::size_in(own) + Block::size_in(other);
+    if next != NIL {
+        note_first(l.page(), l.addr(), r.addr(), l.addr() + bytes, next);
+    }
+    l.set_seq(l.seq().max(r.seq()));
+    // To follow: the link past the right one, and only then does it lose its size, for a look-up goes from link to link.
+    l.set_size_flags(bytes, FREE | own & other & UNUSED | own & RECENT);
     l.set_next(next);
     if next != NIL {
         block(next).set_prev(left);
