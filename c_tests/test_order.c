@@ -566,6 +566,37 @@ static void the_work_of_a_destroyed_stream_completes_and_its_handle_is_refused(v
     scene_end(&t);
 }
 
+static void a_destroyed_stream_that_policy_2_finds_executed_is_forgotten(void)
+{
+    struct scene t = scene_on(eager_device());
+    smp_allocation a = alloc_on(t.pool, 16 * MIB, t.s1), b = alloc_on(t.pool, 16 * MIB, t.s1);
+    free_on(a, t.s1);
+    free_on(b, t.s1);
+    must(smp_stream_destroy(t.s1));
+    CHECK_EQ(pool_stats(t.pool).pending_bytes, 32 * MIB); /* destroying it observes nothing */
+    a = alloc_on(t.pool, 8 * MIB, t.s2);
+    CHECK_EQ(address(a), BASE);
+    CHECK_EQ(reason(a), SMP_REASON_OPPORTUNISTIC);
+    CHECK_EQ(pool_stats(t.pool).pending_bytes, 0); /* nothing can be ordered after the answer but by the host */
+    b = alloc_on(t.pool, 24 * MIB, t.s3);
+    CHECK_EQ(address(b), BASE + 8 * MIB);
+    CHECK_EQ(reason(b), SMP_REASON_OBSERVED);
+    CHECK_EQ(pool_stats(t.pool).progress_queries, 1);
+    scene_end(&t);
+}
+
+static void a_live_stream_that_policy_2_finds_executed_stays_unobserved(void)
+{
+    struct scene t = scene_on(eager_device());
+    smp_allocation a = alloc_on(t.pool, 32 * MIB, t.s1);
+    free_on(a, t.s1);
+    a = alloc_on(t.pool, 8 * MIB, t.s2);
+    CHECK_EQ(reason(a), SMP_REASON_OPPORTUNISTIC);
+    CHECK_EQ(pool_stats(t.pool).pending_bytes, 24 * MIB);
+    CHECK_EQ(observed(t.device, t.s1), 0);
+    scene_end(&t);
+}
+
 TEST_MAIN(RUN(an_allocation_is_ready_when_its_stream_has_executed_it)
           RUN(an_allocation_on_an_eager_stream_is_ready_at_once)
           RUN_ANY_PACE(a_host_ordered_allocation_is_ready_everywhere_at_once)
@@ -599,4 +630,6 @@ TEST_MAIN(RUN(an_allocation_is_ready_when_its_stream_has_executed_it)
           RUN_ANY_PACE(a_host_ordered_free_follows_everything_submitted_so_far)
           RUN_ANY_PACE(a_host_ordered_allocation_reuses_observed_frees_only)
           RUN_ANY_PACE(a_block_with_an_added_user_is_reusable_only_after_every_users_point)
-          RUN_ANY_PACE(the_work_of_a_destroyed_stream_completes_and_its_handle_is_refused))
+          RUN_ANY_PACE(the_work_of_a_destroyed_stream_completes_and_its_handle_is_refused)
+          RUN(a_destroyed_stream_that_policy_2_finds_executed_is_forgotten)
+          RUN(a_live_stream_that_policy_2_finds_executed_stays_unobserved))

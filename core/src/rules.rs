@@ -17,6 +17,7 @@ rules! {
     OBSERVED = "observed", "frees the host has observed are reusable by any stream";
     POLICY1 = "policy-1", "frees that precede by dependency are reusable";
     POLICY2 = "policy-2", "frees that have executed are reusable";
+    ENDED = "ended-streams", "a destroyed stream that policy 2 finds executed to its end is forgotten";
     POLICY3 = "policy-3", "when nothing serves, the stream is made to wait for a free";
     POLICY1_ATTRIBUTE = "policy-1-attribute", "attribute 1 turns policy 1 off";
     MERGE = "merge", "free neighbours of one owner merge";

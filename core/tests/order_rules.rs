@@ -583,6 +583,52 @@ fn a_released_stream_can_be_waited_for_through_its_events_and_is_forgotten_then(
     assert_eq!(w.advance(late, 9), 1, "an event of a forgotten stream is complete");
 }
 
+/// A stream that waited for another's mark, freed a page and recorded an event, ran and was destroyed; then an allocation asked
+/// about it. The mark, and the event.
+fn ended(w: &World, outside: StreamId, taker: StreamId) -> (AllocationId, EventId) {
+    let between = w.stream();
+    let page = |on| pool::alloc_async(w.pool, 64 << 20, on).unwrap();
+    let block = page(between);
+    let mark = w.mark(outside);
+    w.order(outside, between);
+    pool::free_async(block, between).unwrap();
+    let event = w.record(between);
+    w.advance(outside, 9);
+    w.advance(between, 9);
+    let before = live_streams(w);
+    stream::destroy(between).unwrap();
+    assert_eq!(live_streams(w), before, "nothing of it is observed");
+    let taken = page(taker);
+    assert_eq!(pool::info(taken).unwrap().reason, Reason::Opportunistic);
+    assert_eq!(live_streams(w), before - 1);
+    (mark, event)
+}
+
+#[test]
+fn a_released_stream_is_forgotten_once_an_allocation_is_answered_that_all_of_it_has_executed() {
+    let w = world(true);
+    let (outside, taker, s) = (w.stream(), w.stream(), w.stream());
+    let (mark, event) = ended(&w, outside, taker);
+    assert_eq!(w.info(outside).observed, 0, "what it was ordered after is not observed");
+    assert!(!precedes(mark, s));
+    // Its events still stand for what it was ordered after.
+    w.wait(s, event);
+    assert!(precedes(mark, s));
+    event::synchronize(event).unwrap();
+    assert_eq!(w.info(outside).observed, 2, "the mark and the record that was waited for");
+}
+
+#[test]
+fn a_forgotten_stream_is_no_part_of_later_barriers() {
+    let w = world(true);
+    let (outside, taker, s) = (w.non_blocking(), w.stream(), w.stream());
+    let (mark, event) = ended(&w, outside, taker);
+    w.work(LEGACY);
+    assert!(!precedes(mark, s));
+    w.wait(LEGACY, event);
+    assert!(precedes(mark, s));
+}
+
 #[test]
 fn a_destroyed_stream_takes_no_call_and_default_streams_cannot_be_destroyed() {
     let w = world(true);

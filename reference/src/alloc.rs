@@ -38,6 +38,8 @@ pub(crate) struct Request {
     now: Vec<u64>,
     /// Streams asked by policy 2 since the search began, with what they had executed.
     pub(crate) answers: Vec<(usize, u64)>,
+    /// Destroyed streams of which an answer of this allocation said that they have executed to their end.
+    ended: Vec<usize>,
     /// The device refused a page in this allocation.
     pub(crate) refused: bool,
 }
@@ -151,8 +153,21 @@ impl Device {
             accepting,
             now: Vec::new(),
             answers: Vec::new(),
+            ended: Vec::new(),
             refused: false,
         };
+        let taken = self.attempts(&mut request)?;
+        // §2: what an answer said of them is believed for good.
+        if !request.ended.is_empty() {
+            self.met.push("a destroyed stream forgotten that has executed");
+            self.forget(&request.ended);
+        }
+        Ok(taken)
+    }
+
+    /// Tries until something serves, or nothing is left to try. The allocation's position.
+    fn attempts(&mut self, request: &mut Request) -> Result<usize, Failure> {
+        let (pool, size, stream) = (request.pool, request.size, request.stream);
         let mut synchronised = false;
         let mut callbacks = 0;
         loop {
@@ -161,17 +176,17 @@ impl Device {
             stream.map_or(Ok(()), |stream| self.stream(stream))?;
             request.answers.clear();
             request.now = stream.map_or(Vec::new(), |stream| self.graph.precedes_now(stream, Now::Allocation));
-            if let Some(found) = self.search(&mut request) {
-                return Ok(self.take(&request, found));
+            if let Some(found) = self.search(request) {
+                return Ok(self.take(request, found));
             }
             if request.refused
                 && self.release_everything(pool)
-                && let Some(found) = self.first_entry(&mut request, Self::fresh_page)
+                && let Some(found) = self.first_entry(request, Self::fresh_page)
             {
-                return Ok(self.take(&request, found));
+                return Ok(self.take(request, found));
             }
-            if let Some(found) = self.first_entry(&mut request, Self::internal) {
-                return Ok(self.take(&request, found));
+            if let Some(found) = self.first_entry(request, Self::internal) {
+                return Ok(self.take(request, found));
             }
             if self.pools[pool].config.sync_on_oom && !synchronised {
                 synchronised = true;
@@ -392,7 +407,11 @@ impl Device {
             return None;
         }
         self.pools[request.pool].counted.progress_queries += 1;
-        let executed = self.graph.streams[stream].executed;
+        let asked = &self.graph.streams[stream];
+        let executed = asked.executed;
+        if asked.destroyed && executed == asked.submitted() {
+            request.ended.push(stream);
+        }
         request.answers.push((stream, executed));
         Some(executed)
     }

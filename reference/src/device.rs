@@ -233,6 +233,14 @@ impl Device {
         self.release_after_synchronise();
     }
 
+    /// §2: these destroyed streams are forgotten; no synchronise.
+    pub(crate) fn forget(&mut self, streams: &[usize]) {
+        for &stream in streams {
+            self.graph.streams[stream].observed = self.graph.streams[stream].submitted();
+        }
+        self.prune();
+    }
+
     /// §5: what is observed leaves the free sets, then neighbours merge.
     fn prune(&mut self) {
         let streams = &self.graph.streams;

@@ -42,6 +42,11 @@ impl Stream {
     pub(crate) fn submitted(&self) -> u64 {
         self.operations.len() as u64
     }
+
+    /// §2: no one can submit to it, and all that was is observed.
+    fn is_forgotten(&self) -> bool {
+        self.destroyed && self.observed == self.submitted()
+    }
 }
 
 /// All streams of a device.
@@ -81,7 +86,7 @@ impl Graph {
         if stream == LEGACY {
             if sort == Sort::Work {
                 for other in 1..self.streams.len() {
-                    if self.streams[other].blocking {
+                    if self.streams[other].blocking && !self.streams[other].is_forgotten() {
                         dependencies.extend(self.last(other));
                     }
                 }
@@ -164,7 +169,7 @@ impl Graph {
         if stream == LEGACY {
             if now == Now::Work {
                 for other in 1..self.streams.len() {
-                    if self.streams[other].blocking {
+                    if self.streams[other].blocking && !self.streams[other].is_forgotten() {
                         from.extend(self.last(other));
                     }
                 }

@@ -124,6 +124,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "came back, and one serves",
         "came back, and none fits",
         "whole until it is observed",
+        "a destroyed stream forgotten that has executed",
         "some returned and some moved",
         "a ghost preferred to a lower place",
         "fewer ghosts preferred to a lower place",

@@ -496,6 +496,74 @@ fn policy_2_asks_about_at_most_eight_streams() {
 }
 
 #[test]
+fn a_destroyed_stream_is_forgotten_when_an_allocation_is_told_that_all_of_it_has_executed() {
+    for (destroyed, unfinished) in [(true, 0), (false, 0), (true, 1)] {
+        let (mut d, pool) = one(vec![sliced(4096, Some(4096))]);
+        only(&mut d, pool, 2);
+        let (a, ..) = alloc(&mut d, pool, 4096, 1);
+        d.free(a, Some(1)).unwrap();
+        d.advance(1, 2).unwrap();
+        if unfinished > 0 {
+            d.submit(1, unfinished).unwrap();
+        }
+        if destroyed {
+            d.destroy_stream(1).unwrap();
+        }
+        let pending = |d: &Device| d.figures(pool).unwrap().0.pending;
+        assert_eq!(pending(&d), 1);
+        assert_eq!(alloc(&mut d, pool, 512, 2), (1, 0, Reason::Opportunistic));
+        let forgotten = destroyed && unfinished == 0;
+        assert_eq!(pending(&d), u64::from(!forgotten));
+        let reason = if forgotten { Reason::Observed } else { Reason::Opportunistic };
+        assert_eq!(alloc(&mut d, pool, 512, 2), (2, 512, reason));
+    }
+}
+
+#[test]
+fn an_allocation_that_fails_forgets_no_stream() {
+    let (mut d, pool) = one(vec![sliced(4096, Some(4096))]);
+    only(&mut d, pool, 2);
+    d.create_stream(false, None);
+    let (a, ..) = alloc(&mut d, pool, 2048, 1);
+    let (b, ..) = alloc(&mut d, pool, 2048, 3);
+    d.free(a, Some(1)).unwrap();
+    d.free(b, Some(3)).unwrap();
+    d.advance(1, 2).unwrap();
+    d.destroy_stream(1).unwrap();
+    // Both are asked about, and the second has not executed.
+    assert_eq!(d.alloc(pool, 4096, Some(2), 0), Err(Failure::CapacityExceeded));
+    let figures = d.figures(pool).unwrap().0;
+    assert_eq!((figures.progress_queries, figures.pending), (2, 2));
+}
+
+#[test]
+fn a_forgotten_stream_is_no_part_of_later_barriers() {
+    for destroyed in [true, false] {
+        let (mut d, pool) = one(vec![sliced(4096, None)]);
+        let outside = d.create_stream(true, None);
+        let between = d.create_stream(false, None);
+        let (a, ..) = alloc(&mut d, pool, 4096, between);
+        let (b, ..) = alloc(&mut d, pool, 4096, outside);
+        d.free(b, Some(outside)).unwrap();
+        let event = d.create_event();
+        d.record(event, outside).unwrap();
+        d.wait(between, event).unwrap();
+        d.free(a, Some(between)).unwrap();
+        d.advance(outside, 9).unwrap();
+        d.advance(between, 9).unwrap();
+        if destroyed {
+            d.destroy_stream(between).unwrap();
+        }
+        // The lowest is asked about first.
+        assert_eq!(alloc(&mut d, pool, 4096, 1), (2, 0, Reason::Opportunistic));
+        d.submit(0, 1).unwrap();
+        only(&mut d, pool, 1);
+        let expected = if destroyed { Reason::Fresh } else { Reason::Event };
+        assert_eq!(alloc(&mut d, pool, 4096, 2).2, expected);
+    }
+}
+
+#[test]
 fn policy_3_waits_at_the_cap_and_not_before() {
     let (mut d, pool) = one(vec![sliced(4096, Some(8192))]);
     let (a, ..) = alloc(&mut d, pool, 4096, 1);

@@ -465,6 +465,8 @@ pub(super) struct Request<'a> {
     /// What the device has answered about a stream, at most [`MAX_QUESTIONS`] times.
     pub(super) answers: Few<(StreamRef, u64), MAX_QUESTIONS>,
     pub(super) asked: usize,
+    /// Streams that had been destroyed when they were asked about, with the answers.
+    ended: Few<At, MAX_QUESTIONS>,
     pub(super) refused: bool,
     /// The driver's code, if a refusal was not for want of memory.
     pub(super) refusal: u32,
@@ -580,6 +582,7 @@ fn allocate_checked(
         name,
         answers: Few::default(),
         asked: 0,
+        ended: Few::default(),
         refused: false,
         refusal: 0,
         must_ask: None,
@@ -588,7 +591,11 @@ fn allocate_checked(
         searched: (usize::MAX, 0),
         waitable: SlotMap::default(),
     };
-    request.run()
+    let done = request.run()?;
+    if !request.ended.is_empty() && !rules::off(rules::ENDED) {
+        super::release::forget_executed(&mut Slow::lock(&pool.device), &request.ended);
+    }
+    Ok(done)
 }
 
 impl Request<'_> {
@@ -1073,6 +1080,9 @@ impl Request<'_> {
         self.pool.tally.progress_queries.fetch_add(1, Relaxed);
         self.pool.device.tell(&Event::ProgressAnswer { stream: stream.id(), executed });
         self.answers.push((stream, executed));
+        if STREAMS.at(stream.slot()).watch.load(Relaxed) & native::ENDED != 0 {
+            self.ended.push(At { stream, seq: executed });
+        }
         executed
     }
 

@@ -348,6 +348,35 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
     }
 }
 
+/// Destroyed streams are forgotten of which these answers say that they have executed to their end: nobody can give them more, so what
+/// was true of an answer stays all there is to know. No synchronise: no chunk goes home, and nothing is given back.
+#[cold]
+#[inline(never)]
+pub(crate) fn forget_executed(slow: &mut Slow<'_>, answers: &[At]) {
+    let device = slow.device;
+    let mut ended: Few<StreamRef, 8> = Few::default();
+    for &at in answers {
+        let record = STREAMS.at(at.stream.slot());
+        // (Another thread may have been faster.)
+        if !record.is(device.uid, at.stream) {
+            continue;
+        }
+        let state = slow.state(at.stream.slot());
+        let end = state.submitted;
+        if state.released && at.seq >= end && record.executed() >= end && record.observe(end) {
+            state.prune(end);
+            ended.push(at.stream);
+        }
+    }
+    if ended.is_empty() {
+        return;
+    }
+    each_pool(device, |pool| publish_observed(slow, pool, &ended));
+    for &stream in ended.iter() {
+        forget_if_done(slow, stream);
+    }
+}
+
 /// Does something to every pool of the device, in order of creation, of which each may be gone after.
 fn each_pool(device: &Device, mut act: impl FnMut(&Arc<Pool>)) {
     let mut at = 0;

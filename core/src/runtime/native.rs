@@ -24,6 +24,8 @@ use std::time::Duration;
 pub(crate) const OWES: u32 = 1;
 /// Bit of `watch`: every free records an event.
 pub(crate) const WANTED: u32 = 2;
+/// Bit of `watch`: the stream has been destroyed, and is not forgotten yet.
+pub(crate) const ENDED: u32 = 4;
 
 /// The driver's value for the legacy default stream, and for the calling thread's.
 pub(crate) const LEGACY: u64 = 1;

@@ -9,6 +9,7 @@ use crate::pool::release;
 use crate::pool::state::{Device, STREAMS, Slow};
 use crate::rules;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How a stream is to behave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,7 +165,7 @@ pub(super) fn mark_end(device: &Device, stream: StreamRef) {
     }
 }
 
-/// Forgets a stream's handle; its record goes when all it submitted is observed.
+/// Forgets a stream's handle; its record goes when all it submitted is observed, or an allocation was answered that it has executed.
 pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()> {
     let _serial = device.enter();
     let mut slow = Slow::lock(device);
@@ -176,6 +177,7 @@ pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()>
     device.tell(&Event::StreamRelease { id: stream.id() });
     state.close();
     state.released = true;
+    STREAMS.at(stream.slot()).watch.fetch_or(native::ENDED, Relaxed);
     let raw = std::mem::take(&mut state.attach.native.raw);
     if raw > native::PER_THREAD {
         device.adopted.write().remove(&raw);
