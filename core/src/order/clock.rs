@@ -48,19 +48,27 @@ impl Clock {
     }
 
     /// The entries, to be changed: if others have the clock, a copy's, in the memory of `spare`.
-    #[inline]
+    #[inline(always)]
     fn entries_mut(&mut self, spare: &mut Clock) -> &mut Entries {
         if !self.is_sole() {
-            let mut own = std::mem::take(spare).0.unwrap_or_default();
-            Arc::make_mut(&mut own).assign(self.entries());
-            self.0 = Some(own);
+            self.copy_into(spare);
         }
         Arc::make_mut(self.0.get_or_insert_default())
     }
 
+    #[inline(never)]
+    fn copy_into(&mut self, spare: &mut Clock) {
+        let mut own = std::mem::take(spare).0.unwrap_or_default();
+        match Arc::get_mut(&mut own) {
+            Some(entries) => entries.assign(self.entries()),
+            None => own = Arc::new(self.entries().into()),
+        }
+        self.0 = Some(own);
+    }
+
     /// Takes in what `other` and `at` cover. As [`Clock::join_for`], but in place. `raised` is told of each stream that is covered
     /// further now, and how far it was.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_in(
         &mut self,
         spare: &mut Clock,
@@ -70,18 +78,29 @@ impl Clock {
         observed: impl Fn(StreamRef) -> u64,
         mut raised: impl FnMut(StreamRef, u64),
     ) {
+        if self.covers(at, own, other) {
+            return;
+        }
         let entries = self.entries_mut(spare);
-        let had = entries.len();
-        let mut place = 0;
-        for &(stream, seq) in other.entries() {
-            if stream != own {
+        if !raise_known(entries, own, other.entries(), at, &mut raised) {
+            let had = entries.len();
+            let mut place = 0;
+            for &(stream, seq) in other.entries().iter().filter(|entry| entry.0 != own) {
                 place = raise(entries, place, stream, seq, &mut raised);
             }
+            raise(entries, 0, at.stream, at.seq, &mut raised);
+            if entries.len() > had {
+                entries.retain(|(stream, seq)| seq > observed(stream));
+            }
         }
-        raise(entries, 0, at.stream, at.seq, &mut raised);
-        if entries.len() > had {
-            entries.retain(|(stream, seq)| seq > observed(stream));
-        }
+    }
+
+    /// Neither `at` nor `other`, but for what it says of `own`, covers more.
+    #[inline(always)]
+    fn covers(&self, at: At, own: StreamRef, other: &Clock) -> bool {
+        let entry = self.entries().iter().find(|entry| entry.0 >= at.stream);
+        entry.is_some_and(|&(stream, seq)| stream == at.stream && seq >= at.seq)
+            && other.entries().iter().all(|&(stream, seq)| stream == own || self.get(stream) >= seq)
     }
 
     /// The two are one, as after a join that brought nothing new.
@@ -161,8 +180,41 @@ impl Clock {
     }
 }
 
-/// Raises the entry of `stream` to `seq`; it is not before `place`. Where it is.
+/// Raises the entries of what `other`, but for `own`, and `at` cover. `false`: some have none, and more is to be done.
 #[inline(always)]
+fn raise_known(
+    all: &mut [(StreamRef, u64)],
+    own: StreamRef,
+    other: &[(StreamRef, u64)],
+    at: At,
+    raised: &mut impl FnMut(StreamRef, u64),
+) -> bool {
+    let mut rest = all.iter_mut();
+    for &(stream, seq) in other.iter().filter(|entry| entry.0 != own) {
+        match rest.find(|entry| entry.0 >= stream) {
+            Some(entry) if entry.0 == stream => {
+                if entry.1 < seq {
+                    raised(stream, entry.1);
+                    entry.1 = seq;
+                }
+            }
+            _ => return false,
+        }
+    }
+    match all.iter_mut().find(|entry| entry.0 >= at.stream) {
+        Some(entry) if entry.0 == at.stream => {
+            if entry.1 < at.seq {
+                raised(at.stream, entry.1);
+                entry.1 = at.seq;
+            }
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Raises the entry of `stream` to `seq`; it is not before `place`. Where it is.
+#[inline(never)]
 fn raise(
     entries: &mut Entries,
     mut place: usize,

@@ -297,7 +297,7 @@ impl<X> State<X> {
 
     /// The next operation is ordered after `at`, of another stream, and after what `clock` covers. `observed`: how far the host has
     /// observed a stream.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn take_in(&mut self, at: At, clock: &Clock, observed: impl Fn(StreamRef) -> u64) {
         let State { clock: own, spare, clock_log, submitted, me, .. } = self;
         let seq = *submitted + 1;

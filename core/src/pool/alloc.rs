@@ -11,7 +11,7 @@ use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
 use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
+    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
 };
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
@@ -775,19 +775,22 @@ impl Request<'_> {
         if let Some(me) = self.stream {
             // 3. Policy 1. A clock without entries covers nothing of another stream.
             if follow && !clock.entries().is_empty() {
-                if mapped && self.come_back(&mut slow, &mut shared, e, me, (holders, held.whole, kept), &clock) {
+                if mapped
+                    && let Some(emptied) = self.come_back(&mut slow, &mut shared, e, me, (&held.whole, kept), &clock)
+                {
                     let (cache, stock) = slow.cache_and_stock(me.slot(), pool);
                     let index = cache.entries[e].take_own(need, me, stock);
                     if index != NIL {
                         let found = Found { index, entry: e, reason: Reason::Event };
                         return self.commit(&mut slow, &mut shared, found);
                     }
-                    // Some may have none left, and the stream has some now.
-                    let holds = |bins: &Bins| bins.count > 0;
-                    holders.retain(|holder| {
-                        holder != me && slow.state(holder.slot()).attach.bins(pool, e).is_some_and(holds)
-                    });
-                    holders.insert(holders.partition_point(|&holder| holder < me), me);
+                    // The stream has some now.
+                    if !emptied.is_empty() {
+                        holders.retain(|holder| !emptied.contains(&holder));
+                    }
+                    if let Err(at) = holders.binary_search(&me) {
+                        holders.insert(at, me);
+                    }
                 }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
                 for &holder in held.fitting.iter().filter(|&&holder| holder != me) {
@@ -880,17 +883,17 @@ impl Request<'_> {
     }
 
     /// Blocks that were handed over come back to a stream that is ordered after their frees: whole and multi ones of which each
-    /// point precedes its last operation become its own. `false`: there are none. `holders`: those at hand, and whether there
-    /// are others. `whole`: some may hold whole ones.
+    /// point precedes its last operation become its own. `whole`: the streams at hand that may hold whole ones; `kept`: there are
+    /// others. The streams that have no block left; `None`: none came back.
     fn come_back(
         &self,
         slow: &mut Slow<'_>,
         shared: &mut PoolShared,
         e: usize,
         me: StreamRef,
-        (holders, whole, kept): (&[StreamRef], bool, bool),
+        (whole, kept): (&[StreamRef], bool),
         now: &Clock,
-    ) -> bool {
+    ) -> Option<Few<StreamRef, 8>> {
         let pool = self.pool;
         let order = &pool.device.order;
         let state = slow.state(me.slot());
@@ -898,44 +901,52 @@ impl Request<'_> {
         let clock = if state.is_legacy() { now.clone() } else { state.clock.clone() };
         let at = At { stream: me, seq: state.submitted };
         let changes = shared.entries[e].multi_changes;
+        // In no structure any more.
         let mut coming: Few<u32, 16> = Few::default();
+        let mut emptied = Few::default();
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
         let mut all = !kept;
-        if !same && whole {
-            for &holder in holders.iter().filter(|&&holder| holder != me) {
+        if !same {
+            for &holder in whole.iter().filter(|&&holder| holder != me) {
                 let state = slow.state(holder.slot());
-                if state.attach.entry(pool, e).is_none_or(|own| !own.whole) {
-                    continue;
-                }
                 let upto = state.covered_by(&clock);
                 let Some(own) = state.attach.entry(pool, e).filter(|_| upto > 0) else { continue };
-                if own.bins.as_ref().is_some_and(|bins| bins.count > MOST_LOOKED_AT) {
+                let EntryCache { bins: Some(bins), whole, .. } = own else { continue };
+                if bins.count > MOST_LOOKED_AT {
                     all = false;
                     continue;
                 }
-                let mut left = false;
-                if let Some(bins) = &own.bins {
-                    bins.each(|index| {
-                        let b = block(index);
-                        if b.has(WHOLE) {
-                            match b.seq() <= upto {
-                                true => coming.push(index),
-                                false => left = true,
-                            }
+                let first = coming.len();
+                *whole = false;
+                bins.each(|index| {
+                    let b = block(index);
+                    if b.has(WHOLE) {
+                        match b.seq() <= upto {
+                            true => coming.push(index),
+                            false => *whole = true,
                         }
-                    });
+                    }
+                });
+                coming[first..].iter().for_each(|&index| bins.remove(index));
+                if bins.count == 0 {
+                    emptied.push(holder);
                 }
-                own.whole = left;
             }
         }
         if !same || seen != Some(changes) {
+            let first = coming.len();
+            let points = &shared.points;
             shared.entries[e].multi.each(|index| {
                 let precedes = |at: &At| at.stream == me || slow.state(at.stream.slot()).covered_by(&clock) >= at.seq;
-                if shared.points[&index].iter().all(precedes) {
+                if points[&index].iter().all(precedes) {
                     coming.push(index);
                 }
             });
+            for &index in &coming[first..] {
+                remove_multi(shared, e, index);
+                shared.points.discard(&index);
+            }
         }
         if all {
             let came_back = &mut slow.cache(me.slot(), pool).entries[e].came_back;
@@ -944,13 +955,19 @@ impl Request<'_> {
                 _ => *came_back = Some((clock, changes)),
             }
         }
-        let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
-        for &index in coming.iter() {
-            detach_any(slow, shared, pool, e, index);
-            block(index).drop_flag(WHOLE);
-            super::free::place(slow, shared, pool, e, index, points);
+        if coming.is_empty() {
+            return None;
         }
-        !coming.is_empty()
+        if order.observed(&STREAMS, me) < at.seq && !rules::off(rules::MERGE) {
+            slow.cache(me.slot(), pool).entries[e].take_back(pool, e, at, &coming, &mut shared.stock);
+        } else {
+            let points = if order.observed(&STREAMS, me) < at.seq { &[at][..] } else { &[] };
+            for &index in coming.iter() {
+                block(index).drop_flag(WHOLE);
+                super::free::place(slow, shared, pool, e, index, points);
+            }
+        }
+        Some(emptied)
     }
 
     /// Begins again once threads have run that keep streams locked.
@@ -985,7 +1002,7 @@ impl Request<'_> {
         let key = |index: u32| (block(index).size(), block(index).addr());
         for &holder in holders.iter().filter(|&&holder| holder != me) {
             let known = self.answer(holder);
-            let bins = slow.bins(holder, self.pool, e);
+            let Some(bins) = slow.held_bins(holder, self.pool, e) else { continue };
             match known {
                 None => {
                     let index = fit(bins, Upto::Any);

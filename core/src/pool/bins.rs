@@ -501,10 +501,10 @@ impl Bins {
         self.occupied.set(c);
     }
 
-    /// Whether there may be a block of at least `size`; `false` is sure.
+    /// Whether there is a block of class `c` or a later one.
     #[inline(always)]
-    pub(crate) fn may_have(&self, size: u64) -> bool {
-        self.occupied.next(class_of(size)).is_some()
+    pub(crate) fn may_have_from(&self, c: usize) -> bool {
+        self.occupied.next(c).is_some()
     }
 
     /// The lowest acceptable block of exactly `size`.
@@ -595,7 +595,13 @@ impl Bins {
         }
         let mut c = 0;
         while let Some(found) = self.occupied.next(c) {
-            each(self.roots[found], &mut visit);
+            // (Mostly there is one.)
+            let root = self.roots[found];
+            if block(root).is_leaf() {
+                visit(root);
+            } else {
+                each(root, &mut visit);
+            }
             c = found + 1;
         }
     }

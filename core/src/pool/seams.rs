@@ -271,7 +271,7 @@ fn take_in(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: us
     } else {
         let mut known = own.observed.seams.hand_over(&mut own.seams);
         for &holder in holders {
-            known &= slow.bins(holder, pool, e).seams.hand_over(&mut own.seams);
+            known &= slow.held_bins(holder, pool, e).is_some_and(|bins| bins.seams.hand_over(&mut own.seams));
         }
         if !known {
             match own.sole.is_several() {

@@ -162,7 +162,8 @@ impl Request<'_> {
         let (need, mut found) = (self.need, None);
         let mut search = |slow: &mut Slow<'_>, shared: &mut PoolShared, bound: &Bound| {
             // Only where all that may be used is enough.
-            let own: u64 = bound.holders().map(|holder| slow.bins(holder, pool, e).bytes).sum();
+            let bytes = |holder| slow.held_bins(holder, pool, e).map_or(0, |bins| bins.bytes);
+            let own: u64 = bound.holders().map(bytes).sum();
             if own + shared.entries[e].free_bytes() < need {
                 return None;
             }

@@ -601,12 +601,18 @@ pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes:
 }
 
 /// Puts a stream with room on the list for a mark.
+#[inline(always)]
+pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
+    if !room.listed {
+        list_room_now(pool, mark, room, slot);
+    }
+}
+
 #[cold]
 #[inline(never)]
-pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
-    if !std::mem::replace(&mut room.listed, true) {
-        lock_patiently(&pool.roomy[mark]).push(slot);
-    }
+fn list_room_now(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
+    room.listed = true;
+    lock_patiently(&pool.roomy[mark]).push(slot);
 }
 
 impl Caches {
@@ -1301,8 +1307,8 @@ pub(crate) struct Slow<'a> {
     slots: [u32; FEW],
     /// How many of these are taken.
     few: usize,
-    /// Where among these a slot may be, four bits each, by the lowest four bits of the slot.
-    near: u64,
+    /// Where among these a slot may be, by the lowest four bits of the slot.
+    near: [u8; 16],
     /// The others.
     others: Option<Box<Others>>,
     /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
@@ -1369,10 +1375,10 @@ pub(crate) struct Held {
     pub(crate) streams: Few<StreamRef, FEW>,
     /// Those that may have a block of the bytes that are wanted; the others are sure to have none.
     pub(crate) fitting: Few<StreamRef, FEW>,
+    /// Those that may have whole ones.
+    pub(crate) whole: Few<StreamRef, FEW>,
     /// Bytes of their free blocks that are not recent.
     pub(crate) bytes: u64,
-    /// Some may have whole ones.
-    pub(crate) whole: bool,
     /// There are others that may hold some, which another thread keeps locked.
     pub(crate) kept: bool,
 }
@@ -1423,7 +1429,7 @@ impl<'a> Slow<'a> {
             first: Default::default(),
             slots: [NO_STREAM; FEW],
             few: 0,
-            near: 0,
+            near: [0; 16],
             others: None,
             forgotten: Vec::new(),
         }
@@ -1448,7 +1454,7 @@ impl<'a> Slow<'a> {
     /// Where a slot is mostly, if it is one of the first.
     #[inline(always)]
     fn near(&self, slot: u32) -> usize {
-        (self.near >> (slot % 16 * 4)) as usize % FEW
+        usize::from(self.near[slot as usize % 16]) % FEW
     }
 
     /// Where the slot is among the first, if it is.
@@ -1461,8 +1467,7 @@ impl<'a> Slow<'a> {
 
     #[inline(always)]
     fn note_near(&mut self, slot: u32, at: usize) {
-        let shift = slot % 16 * 4;
-        self.near = self.near & !(15 << shift) | (at as u64) << shift;
+        self.near[slot as usize % 16] = at as u8;
     }
 
     #[inline(never)]
@@ -1476,6 +1481,7 @@ impl<'a> Slow<'a> {
     }
 
     /// Keeps one more stream locked, of the first: where.
+    #[inline(always)]
     fn keep(&mut self, slot: u32, guard: StreamGuard) -> usize {
         let at = self.few;
         self.note_near(slot, at);
@@ -1505,42 +1511,32 @@ impl<'a> Slow<'a> {
     #[inline(always)]
     pub(crate) fn cache_and_stock(&mut self, slot: u32, pool: &Arc<Pool>) -> (&mut PoolCache, &mut Stock) {
         let index = pool.slot as usize;
-        let caches = &self.state(slot).attach.pools;
-        if !matches!(caches.get(index), Some(Some(cache)) if cache.id == pool.id && cache.front.is_none()) {
-            self.prepare_cache(slot, pool);
-        }
         let Caches { pools: caches, stock, .. } = &mut self.state(slot).attach;
+        if !matches!(caches.get(index), Some(Some(cache)) if cache.id == pool.id && cache.front.is_none()) {
+            prepare_cache(caches, slot, pool);
+        }
         (caches[index].as_mut().expect("just made"), stock)
     }
 
-    /// Makes the cache of `pool` on a stream, if there is none. It has nothing in front then.
-    #[inline(never)]
-    fn prepare_cache(&mut self, slot: u32, pool: &Arc<Pool>) {
-        let caches = &mut self.state(slot).attach.pools;
-        let index = pool.slot as usize;
-        if caches.len() <= index {
-            caches.resize_with(index + 1, || None);
-        }
-        let stale = caches[index].as_ref().is_none_or(|cache| cache.id != pool.id);
-        if stale {
-            pool.attached.lock().push(slot);
-            if pool.is_cuda() && pool.device.cuda().is_some() {
-                STREAMS.at(slot).watch.fetch_or(native::WANTED, Relaxed);
-            }
-            debug_assert!(
-                caches[index].as_ref().is_none_or(|old| old.pool.destroyed.load(Relaxed)),
-                "a pool is replaced"
-            );
-            caches[index] = Some(Box::new(PoolCache::new(pool)));
-        }
-        caches[index].as_mut().expect("just made").retire_front();
+    /// A stream's part of an entry, if it has one; for holders, which have nothing in front.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, stream: StreamRef, pool: &Pool, entry: usize) -> Option<&mut EntryCache> {
+        self.state(stream.slot()).attach.entry(pool, entry)
     }
 
     /// As [`Slow::state`], unless another thread keeps the stream locked for longer than a call mostly takes.
     #[inline(always)]
     fn at_hand(&mut self, slot: u32, record: &'static order::Stream<Caches>) -> Option<&mut StreamState> {
         let near = self.near(slot);
-        let at = if self.slots[near] == slot { near } else { self.lock_now(slot, record)? };
+        let at = if self.slots[near] == slot {
+            near
+        } else if self.few < FEW
+            && let Some(guard) = record.state.try_lock()
+        {
+            self.keep(slot, guard)
+        } else {
+            self.lock_now(slot, record)?
+        };
         match at {
             FEW.. => Some(self.state(slot)),
             _ => self.first[at].as_deref_mut(),
@@ -1595,49 +1591,77 @@ impl<'a> Slow<'a> {
             list.sort_unstable();
         }
         let mut held = Held::default();
-        list.retain(|&stream| {
-            let record = STREAMS.at(stream.slot());
-            if !record.is(self.device.uid, stream) {
-                return false;
+        let c = class_of(need);
+        let mut left = 0;
+        for at in 0..list.len() {
+            let stream = list[at];
+            if self.list_holder(stream, pool, entry, (wait, settle, c), &mut held) {
+                list[left] = stream;
+                left += 1;
             }
-            let state = match wait {
-                true => Some(self.state(stream.slot())),
-                false => self.at_hand(stream.slot(), record),
-            };
-            let Some(state) = state else {
-                held.kept = true;
-                return true;
-            };
-            let Caches { pools, stock, .. } = &mut state.attach;
-            let Some(Some(cache)) = pools.get_mut(pool.slot as usize) else { return false };
-            if cache.id != pool.id {
-                return false;
-            }
-            cache.retire_front();
-            let own = &mut cache.entries[entry];
-            if own.recents() > 0 {
-                held.streams.push(stream);
-                if !settle {
-                    return true;
-                }
-                own.settle(stream, stock);
-            } else if own.bins.as_ref().is_some_and(|bins| bins.count > 0) {
-                held.streams.push(stream);
-            } else {
-                (own.published, cache.quick) = (false, Quick::No);
-                return false;
-            }
-            if let Some(bins) = &own.bins {
-                held.bytes += bins.bytes;
-                held.whole |= own.whole;
-                if bins.may_have(need) {
-                    held.fitting.push(stream);
-                }
-            }
-            true
-        });
+        }
+        list.truncate(left);
         give_list_back(&pool.published[entry], list);
         held
+    }
+
+    /// Adds a stream of the entry's list to the holders, with blocks of class `c` wanted. `false`: it leaves the list.
+    #[inline(always)]
+    fn list_holder(
+        &mut self,
+        stream: StreamRef,
+        pool: &Pool,
+        entry: usize,
+        (wait, settle, c): (bool, bool, usize),
+        held: &mut Held,
+    ) -> bool {
+        let record = STREAMS.at(stream.slot());
+        if !record.is(self.device.uid, stream) {
+            return false;
+        }
+        let state = match wait {
+            true => Some(self.state(stream.slot())),
+            false => self.at_hand(stream.slot(), record),
+        };
+        let Some(state) = state else {
+            held.kept = true;
+            return true;
+        };
+        let Caches { pools, stock, .. } = &mut state.attach;
+        let Some(Some(cache)) = pools.get_mut(pool.slot as usize) else { return false };
+        if cache.id != pool.id {
+            return false;
+        }
+        cache.retire_front();
+        let own = &mut cache.entries[entry];
+        if own.recents() > 0 {
+            held.streams.push(stream);
+            if !settle {
+                return true;
+            }
+            own.settle(stream, stock);
+        } else if own.bins.as_ref().is_some_and(|bins| bins.count > 0) {
+            held.streams.push(stream);
+        } else {
+            (own.published, cache.quick) = (false, Quick::No);
+            return false;
+        }
+        if let Some(bins) = &own.bins {
+            held.bytes += bins.bytes;
+            if own.whole {
+                held.whole.push(stream);
+            }
+            if bins.may_have_from(c) {
+                held.fitting.push(stream);
+            }
+        }
+        true
+    }
+
+    /// A stream's bins, if it has any; for one of the holders.
+    #[inline(always)]
+    pub(crate) fn held_bins(&mut self, holder: StreamRef, pool: &Pool, entry: usize) -> Option<&mut Bins> {
+        self.entry(holder, pool, entry)?.bins.as_deref_mut()
     }
 
     pub(crate) fn bins(&mut self, stream: StreamRef, pool: &Arc<Pool>, entry: usize) -> &mut Bins {
@@ -1657,7 +1681,8 @@ impl<'a> Slow<'a> {
         if !self.cache(stream.slot(), pool).take_room(entry, bytes) {
             self.take_room(shared, pool, entry, Some(stream), bytes);
         }
-        self.cache(stream.slot(), pool)
+        let caches = &mut self.state(stream.slot()).attach.pools;
+        caches[pool.slot as usize].as_mut().expect("made above")
     }
 
     /// Takes `bytes` of an entry out of a stream's room (`None`: out of what belongs to no stream), after the others' and
@@ -1721,11 +1746,12 @@ impl<'a> Slow<'a> {
                 kept
             },
         ];
-        for (at, mark) in marks.into_iter().enumerate() {
-            let room = self.cache(stream.slot(), pool).room(mark);
+        let cache = self.cache(stream.slot(), pool);
+        cache.stand_aside();
+        for (at, room) in [&mut cache.entries[entry].room, &mut cache.room].into_iter().enumerate() {
             room.bytes += got[at];
             if room.bytes > 0 {
-                list_room(pool, mark, room, stream.slot());
+                list_room(pool, marks[at], room, stream.slot());
             }
             missing[at] = missing[at].saturating_sub(got[at]);
         }
@@ -1863,6 +1889,25 @@ impl<'a> Slow<'a> {
     }
 }
 
+/// Makes the cache of `pool` on the stream in `slot`, whose caches these are, if there is none. It has nothing in front then.
+#[inline(never)]
+fn prepare_cache(caches: &mut Vec<Option<Box<PoolCache>>>, slot: u32, pool: &Arc<Pool>) {
+    let index = pool.slot as usize;
+    if caches.len() <= index {
+        caches.resize_with(index + 1, || None);
+    }
+    let stale = caches[index].as_ref().is_none_or(|cache| cache.id != pool.id);
+    if stale {
+        pool.attached.lock().push(slot);
+        if pool.is_cuda() && pool.device.cuda().is_some() {
+            STREAMS.at(slot).watch.fetch_or(native::WANTED, Relaxed);
+        }
+        debug_assert!(caches[index].as_ref().is_none_or(|old| old.pool.destroyed.load(Relaxed)), "a pool is replaced");
+        caches[index] = Some(Box::new(PoolCache::new(pool)));
+    }
+    caches[index].as_mut().expect("just made").retire_front();
+}
+
 impl EntryCache {
     /// The bins to put a free block into; makes the stream known to the entry.
     #[inline(always)]
@@ -1914,6 +1959,27 @@ impl EntryCache {
             recents.push(index, b, b.size());
         }
         self.publish(pool, entry, me);
+    }
+
+    /// Free blocks that are in no structure are the stream's own, free at `at`, and merge.
+    #[inline(never)]
+    pub(crate) fn take_back(&mut self, pool: &Pool, entry: usize, at: At, blocks: &[u32], stock: &mut Stock) {
+        self.publish(pool, entry, at.stream);
+        // (As recent ones are that give way: all are the stream's own first, so that those that touch become one at once.)
+        for &index in blocks {
+            let b = block(index);
+            b.set_flags(FREE | RECENT);
+            b.set_seq(at.seq);
+            b.set_stream(at.stream);
+        }
+        let bins = &mut **self.bins.get_or_insert_with(new_bins);
+        let before = bins.count + blocks.len() as u64;
+        for &index in blocks {
+            let b = block(index);
+            settle_one(index, b, b.size_flags(), at.stream, 0, bins, stock);
+        }
+        // Where two merge there is one fewer.
+        self.counts.merges += before - bins.count;
     }
 
     /// A block that the stream has just freed is too large to become a recent one: it merges.

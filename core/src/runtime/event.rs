@@ -248,8 +248,13 @@ fn record_ready(device: DeviceId, event: EventId, stream: StreamId) -> Option<At
     let mut known = lock_plain(event, state.device_uid)?;
     let at = At { stream: state.me, seq: state.push_next(record) };
     known.version += 1;
-    let old = known.recorded.take().map(|recorded| recorded.clock);
-    known.recorded = Some(Recorded { at, clock: state.share_clock(old) });
+    match &mut known.recorded {
+        Some(recorded) if recorded.clock.is_same(&state.clock) => recorded.at = at,
+        recorded => {
+            let old = recorded.take().map(|recorded| recorded.clock);
+            *recorded = Some(Recorded { at, clock: state.share_clock(old) });
+        }
+    }
     Some(at)
 }
 

@@ -131,7 +131,8 @@ pub(crate) fn resolve_both(device: DeviceId, id: StreamId) -> Result<(Arc<Device
 }
 
 /// The short way of a call on a created stream of the model device that is ready for an operation that depends on nothing:
-/// the stream, locked. `None`: more is to be looked at, as where an observer is installed (then no stream is ready).
+/// the stream, locked. `None`: more is to be looked at, as where an observer is installed (then no stream is ready), or another
+/// thread has the stream, and the long way waits for it.
 #[inline(always)]
 pub(crate) fn ready_stream(device: DeviceId, id: StreamId) -> Option<(&'static Stream<Caches>, StreamGuard)> {
     if !native::is_plain(id) {
@@ -140,7 +141,7 @@ pub(crate) fn ready_stream(device: DeviceId, id: StreamId) -> Option<(&'static S
     let (slot, generation) = handle::decode(handle::Kind::Device, device.0)?;
     let open = DEVICES.get(slot)?.open.load(Relaxed);
     let record = STREAMS.get_wrapped(handle::slot(id.0))?;
-    let state = record.state.lock();
+    let state = record.state.try_lock()?;
     let ready = state.is_ready_for(id.0) && open == (u64::from(generation) << 32) | u64::from(state.device_uid);
     ready.then_some((record, state))
 }
