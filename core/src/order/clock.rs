@@ -9,7 +9,7 @@ use crate::few::Few;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// So many entries are put together without a list on the heap.
+/// So many entries are put together without a list on the heap, and looked through one by one.
 const FEW: usize = 16;
 /// After all streams.
 const NO_STREAM: StreamRef = StreamRef(u64::MAX);
@@ -113,11 +113,15 @@ impl Clock {
     }
 
     /// The last operation of `stream` that is covered; 0 if none.
+    #[inline(always)]
     pub(crate) fn get(&self, stream: StreamRef) -> u64 {
         let entries = self.entries();
-        match entries.binary_search_by_key(&stream, |entry| entry.0) {
-            Ok(index) => entries[index].1,
-            Err(_) => 0,
+        match entries.len() {
+            0..=FEW => match entries.iter().find(|entry| entry.0 >= stream) {
+                Some(&(found, seq)) if found == stream => seq,
+                _ => 0,
+            },
+            _ => get_of_many(entries, stream),
         }
     }
 
@@ -177,6 +181,14 @@ impl Clock {
             }
         }
         Clock::of(&merged[..kept])
+    }
+}
+
+#[inline(never)]
+fn get_of_many(entries: &[(StreamRef, u64)], stream: StreamRef) -> u64 {
+    match entries.binary_search_by_key(&stream, |entry| entry.0) {
+        Ok(index) => entries[index].1,
+        Err(_) => 0,
     }
 }
 

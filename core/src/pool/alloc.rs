@@ -1113,7 +1113,11 @@ impl Request<'_> {
         holder: Option<StreamRef>,
     ) {
         match holder {
-            Some(holder) => slow.bins(holder, self.pool, e).remove(index),
+            Some(holder) => {
+                if let Some(bins) = slow.held_bins(holder, self.pool, e) {
+                    bins.remove(index);
+                }
+            }
             None => {
                 remove_multi(shared, e, index);
             }
@@ -1319,10 +1323,13 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
             remove_multi(shared, e, index);
             shared.points.remove(&index);
         }
-        stream => match &mut slow.cache(stream.slot(), pool).entries[e].recents {
-            Some(recents) if block(index).has(RECENT) => recents.remove(index),
-            _ => slow.bins(stream, pool, e).remove(index),
-        },
+        stream => {
+            let own = &mut slow.cache(stream.slot(), pool).entries[e];
+            match &mut own.recents {
+                Some(recents) if block(index).has(RECENT) => recents.remove(index),
+                _ => own.made_bins().remove(index),
+            }
+        }
     }
 }
 

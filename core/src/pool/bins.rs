@@ -43,6 +43,16 @@ pub(crate) enum Upto {
     Seq(u64),
 }
 
+impl Upto {
+    #[inline(always)]
+    fn admits(self, b: &Block) -> bool {
+        match self {
+            Upto::Any => true,
+            Upto::Seq(seq) => b.seq() <= seq,
+        }
+    }
+}
+
 #[inline(always)]
 fn priority(index: u32) -> u32 {
     // A fixed scramble keeps the trees balanced on average and the code deterministic.
@@ -393,8 +403,9 @@ impl Bins {
         while let Some(found) = self.occupied.next(c) {
             let root = self.roots[found];
             c = found + 1;
-            if matches!(upto, Upto::Any) && block(root).is_leaf() {
-                if block(root).size() >= size {
+            let b = block(root);
+            if b.is_leaf() {
+                if b.size() >= size && upto.admits(b) {
                     return root;
                 }
                 continue;

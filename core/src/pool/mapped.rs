@@ -16,7 +16,7 @@ use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
 use super::seams::{Sequences, each_run, look, sequences};
-use super::span::{Bound, touches};
+use super::span::{Bound, Limits, touches};
 use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
@@ -1209,7 +1209,11 @@ impl Request<'_> {
             bound.usable(shared, index).is_some()
         };
         let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
-        let run_usable = |index: u32, _: &_| usable(index);
+        let limits = Limits::of(bound);
+        let run_usable = |index: u32, b: &'static Block| {
+            look();
+            limits.admit(shared, bound, index, b)
+        };
         each_run(&mut sequences, holders, size, run_usable, |first, bytes| {
             found.push((bytes, block(first).addr(), first))
         });

@@ -263,14 +263,14 @@ fn best_of(need: u64, shared: &PoolShared, bound: &Bound, found: &mut Sequences,
 }
 
 /// What a [`Bound`] says of most streams, at hand.
-struct Limits {
+pub(super) struct Limits {
     /// By slot, as far as no two of them meet here: the stream, and up to where its frees may be reused.
     places: [(StreamRef, u64); 32],
     observed: bool,
 }
 
 impl Limits {
-    fn of(bound: &Bound) -> Limits {
+    pub(super) fn of(bound: &Bound) -> Limits {
         let mut limits = Limits { places: [(OBSERVED, 0); 32], observed: !rules::off(rules::OBSERVED) };
         for reach in bound.0.iter().filter(|reach| reach.locked) {
             limits.places[reach.stream.slot() as usize % 32] = (reach.stream, reach.upto.max(reach.answer));
@@ -280,7 +280,7 @@ impl Limits {
 
     /// The same as [`Bound::admits`] of a free block.
     #[inline(always)]
-    fn admit(&self, shared: &PoolShared, bound: &Bound, index: u32, b: &Block) -> bool {
+    pub(super) fn admit(&self, shared: &PoolShared, bound: &Bound, index: u32, b: &Block) -> bool {
         let stream = b.stream();
         let (known, upto) = self.places[stream.slot() as usize % 32];
         if stream == OBSERVED {
