@@ -174,7 +174,16 @@ impl Order {
     }
 
     /// What the next operation of a stream is ordered after, the barrier it would depend on included.
+    #[inline(always)]
     pub(crate) fn now<X: Default>(&self, table: &Table<X>, state: &State<X>) -> Now {
+        if !state.non_blocking && !state.is_legacy() && self.barrier.load(Ordering::Acquire) <= state.joined {
+            return Now { clock: state.clock.clone(), barrier: state.joined };
+        }
+        self.now_rest(table, state)
+    }
+
+    #[inline(never)]
+    fn now_rest<X: Default>(&self, table: &Table<X>, state: &State<X>) -> Now {
         if state.non_blocking || state.is_legacy() {
             let clock = if state.is_legacy() && state.submitted > 0 {
                 state.clock.join(&Clock::default(), &[(state.me, state.submitted)], |_| 0)
@@ -182,10 +191,6 @@ impl Order {
                 state.clock.clone()
             };
             return Now { clock, barrier: 0 };
-        }
-        let barrier = self.barrier.load(Ordering::Acquire);
-        if barrier <= state.joined {
-            return Now { clock: state.clock.clone(), barrier: state.joined };
         }
         let shared = self.barrier_clock.lock();
         // Read again under the lock: clock and number belong together.

@@ -11,7 +11,8 @@ use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
 use super::state::{
-    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut, widen,
+    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut,
+    widen_both,
 };
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
@@ -375,8 +376,7 @@ fn own_block(
     // The record can have another handle, and there is room for the block's bytes.
     let mut ready = |own_room: &mut Room, b: &Block, bytes: u64| {
         b.generation() < GENERATION_LIMIT
-            && (own_room.bytes >= bytes || widen(pool, e, own_room, me.slot(), bytes))
-            && (room.bytes >= bytes || widen(pool, pool.entries.len(), room, me.slot(), bytes))
+            && (own_room.bytes >= bytes && room.bytes >= bytes || widen_both(pool, e, own_room, room, me.slot(), bytes))
     };
     if cached.carves {
         let (index, b) = cached.carve_own(need, me, stock, |own_room, b| ready(own_room, b, need))?;

@@ -1204,16 +1204,13 @@ impl Request<'_> {
         let mut sequences = if several { sequences(slow, shared, self.pool, e, holders) } else { Sequences::default() };
         let shared = &*shared;
         let own = &shared.entries[e];
-        let usable = |index: u32| {
-            look();
-            bound.usable(shared, index).is_some()
-        };
-        let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         let limits = Limits::of(bound);
         let run_usable = |index: u32, b: &'static Block| {
             look();
             limits.admit(shared, bound, index, b)
         };
+        let usable = |index: u32| run_usable(index, block(index));
+        let mut found: Vec<(u64, u64, u32)> = Vec::with_capacity(64);
         each_run(&mut sequences, holders, size, run_usable, |first, bytes| {
             found.push((bytes, block(first).addr(), first))
         });

@@ -557,7 +557,7 @@ impl PoolCache {
 /// locked have not enough, and the slow path must do it.
 #[cold]
 #[inline(never)]
-pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bool {
+fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bool {
     let mut missing = bytes.saturating_sub(room.bytes);
     let mut list = lock_patiently(&pool.roomy[mark]);
     let mut at = 0;
@@ -600,6 +600,41 @@ pub(crate) fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes:
     enough
 }
 
+/// As [`widen`], towards an entry's mark and the pool's.
+#[cold]
+#[inline(never)]
+pub(crate) fn widen_both(pool: &Pool, entry: usize, own: &mut Room, all: &mut Room, slot: u32, bytes: u64) -> bool {
+    // Who has room towards the entry's mark mostly has some towards the pool's.
+    if own.bytes < bytes && all.bytes < bytes {
+        let mut list = lock_patiently(&pool.roomy[entry]);
+        let mut at = 0;
+        while let Some(&other) = list.get(at).filter(|_| own.bytes < bytes) {
+            at += 1;
+            if other == slot || other == NO_STREAM {
+                continue;
+            }
+            let Some(mut guard) = STREAMS.at(other).state.try_lock() else { continue };
+            let missing = [bytes - own.bytes, bytes.saturating_sub(all.bytes)];
+            let (parts, listed) = guard.attach.part_with_both(pool, entry, missing);
+            own.bytes += parts[0];
+            all.bytes += parts[1];
+            if !listed {
+                at -= 1;
+                list.swap_remove(at);
+            }
+        }
+        if own.bytes > 0 && !std::mem::replace(&mut own.listed, true) {
+            list.push(slot);
+        }
+        drop(list);
+        if all.bytes > 0 {
+            list_room(pool, pool.entries.len(), all, slot);
+        }
+    }
+    (own.bytes >= bytes || widen(pool, entry, own, slot, bytes))
+        && (all.bytes >= bytes || widen(pool, pool.entries.len(), all, slot, bytes))
+}
+
 /// Puts a stream with room on the list for a mark.
 #[inline(always)]
 pub(crate) fn list_room(pool: &Pool, mark: usize, room: &mut Room, slot: u32) {
@@ -639,6 +674,23 @@ impl Caches {
         match self.pools.get(pool.slot as usize) {
             Some(Some(cache)) if cache.id == pool.id => cache.room_bytes(mark),
             _ => 0,
+        }
+    }
+
+    /// Hands over room towards an entry's mark and the pool's, as far as others lack some: how much, and whether there is some left
+    /// towards the entry's, on whose list the stream is then only. (It stays on the pool's, with room or without.)
+    #[inline(always)]
+    fn part_with_both(&mut self, pool: &Pool, entry: usize, missing: [u64; 2]) -> ([u64; 2], bool) {
+        match self.pools.get_mut(pool.slot as usize) {
+            Some(Some(cache)) if cache.id == pool.id => {
+                cache.stand_aside();
+                let (own, all) = (&mut cache.entries[entry].room, &mut cache.room);
+                let part = |room: &mut Room, missing| if missing > 0 { room.part_with(missing) } else { 0 };
+                let parts = [part(own, missing[0]), part(all, missing[1])];
+                own.listed = own.bytes > 0;
+                (parts, own.listed)
+            }
+            _ => ([0, 0], false),
         }
     }
 
@@ -1570,39 +1622,51 @@ impl<'a> Slow<'a> {
 
     /// The streams that hold free blocks of an entry, all locked, lowest id first, with their recent blocks merged.
     pub(crate) fn holders(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
-        self.list_published(pool, entry, true, true, u64::MAX).streams
+        let mut held = Held::default();
+        self.list_published(pool, entry, (true, true, u64::MAX), &mut held);
+        held.streams
     }
 
     /// The same, and what is to be known of them where `need` bytes are wanted. Without `wait`, those are left out that another thread
     /// keeps locked, as one does that is not running just now. (There are none if calls do not overlap.)
+    #[inline(always)]
     pub(crate) fn holders_of(&mut self, pool: &Arc<Pool>, entry: usize, need: u64, wait: bool) -> Held {
-        self.list_published(pool, entry, wait, true, need)
+        let mut held = Held::default();
+        self.list_published(pool, entry, (wait, true, need), &mut held);
+        held
     }
 
     /// The same as [`Slow::holders`], with recent blocks left as they are.
     pub(crate) fn published(&mut self, pool: &Arc<Pool>, entry: usize) -> Few<StreamRef, FEW> {
-        self.list_published(pool, entry, true, false, u64::MAX).streams
+        let mut held = Held::default();
+        self.list_published(pool, entry, (true, false, u64::MAX), &mut held);
+        held.streams
     }
 
     /// Streams found to hold none leave the entry's list.
-    fn list_published(&mut self, pool: &Arc<Pool>, entry: usize, wait: bool, settle: bool, need: u64) -> Held {
+    #[inline(never)]
+    fn list_published(
+        &mut self,
+        pool: &Arc<Pool>,
+        entry: usize,
+        (wait, settle, need): (bool, bool, u64),
+        held: &mut Held,
+    ) {
         let mut list = std::mem::take(&mut *pool.published[entry].lock());
         if !list.is_sorted() {
             list.sort_unstable();
         }
-        let mut held = Held::default();
         let c = class_of(need);
         let mut left = 0;
         for at in 0..list.len() {
             let stream = list[at];
-            if self.list_holder(stream, pool, entry, (wait, settle, c), &mut held) {
+            if self.list_holder(stream, pool, entry, (wait, settle, c), held) {
                 list[left] = stream;
                 left += 1;
             }
         }
         list.truncate(left);
         give_list_back(&pool.published[entry], list);
-        held
     }
 
     /// Adds a stream of the entry's list to the holders, with blocks of class `c` wanted. `false`: it leaves the list.
@@ -1777,18 +1841,8 @@ impl<'a> Slow<'a> {
                 kept = true;
                 continue;
             };
-            let mut listed = false;
-            if let Some(Some(cache)) = state.attach.pools.get_mut(pool.slot as usize)
-                && cache.id == pool.id
-            {
-                cache.stand_aside();
-                // (It stays on the pool's list, with room or without.)
-                got[1] += if missing[1] > 0 { cache.room.part_with(missing[1]) } else { 0 };
-                let room = &mut cache.entries[entry].room;
-                got[0] += if missing[0] > 0 { room.part_with(missing[0]) } else { 0 };
-                room.listed = room.bytes > 0;
-                listed = room.listed;
-            }
+            let (parts, listed) = state.attach.part_with_both(pool, entry, missing);
+            got = [got[0] + parts[0], got[1] + parts[1]];
             if !listed {
                 at -= 1;
                 list.remove(at);
