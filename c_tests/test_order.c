@@ -585,6 +585,27 @@ static void a_destroyed_stream_that_policy_2_finds_executed_is_forgotten(void)
     scene_end(&t);
 }
 
+static void streams_made_and_destroyed_without_a_synchronise_do_not_pile_up(void)
+{
+    struct scene t = scene_on(eager_device());
+    smp_device_info before = device_info(t.device), after;
+    int i;
+    for (i = 0; i < 100; ++i) {
+        smp_stream s = new_stream(t.device);
+        smp_allocation a = alloc_on(t.pool, 32 * MIB, s);
+        smp_event e;
+        free_on(a, s);
+        e = record_on(t.device, s);
+        CHECK_STATUS(smp_event_query(e), SMP_SUCCESS);
+        must(smp_event_destroy(e));
+        must(smp_stream_destroy(s));
+    }
+    after = device_info(t.device);
+    CHECK(after.live_streams <= before.live_streams + 2);
+    CHECK_EQ(pool_stats(t.pool).reserved, 32 * MIB);
+    scene_end(&t);
+}
+
 static void a_live_stream_that_policy_2_finds_executed_stays_unobserved(void)
 {
     struct scene t = scene_on(eager_device());
@@ -632,4 +653,5 @@ TEST_MAIN(RUN(an_allocation_is_ready_when_its_stream_has_executed_it)
           RUN_ANY_PACE(a_block_with_an_added_user_is_reusable_only_after_every_users_point)
           RUN_ANY_PACE(the_work_of_a_destroyed_stream_completes_and_its_handle_is_refused)
           RUN(a_destroyed_stream_that_policy_2_finds_executed_is_forgotten)
+          RUN(streams_made_and_destroyed_without_a_synchronise_do_not_pile_up)
           RUN(a_live_stream_that_policy_2_finds_executed_stays_unobserved))

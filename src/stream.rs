@@ -61,6 +61,9 @@ pub unsafe extern "C" fn smp_stream_create(device: smp_device, create_flags: u32
 
 /// Destroys a created stream. It returns at once; what was submitted still runs, and allocations made on it stay.
 ///
+/// What was freed on it is anybody's once the host has observed it, or once the stream is found executed to its end: by an
+/// allocation that asks (policy 2), or when a later stream is created.
+///
 /// Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for a default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_destroy(stream: smp_stream) -> smp_status {

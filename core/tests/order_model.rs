@@ -26,6 +26,9 @@ impl Line {
     fn submitted(&self) -> u64 {
         self.operations.len() as u64
     }
+    fn is_forgotten(&self) -> bool {
+        self.released && self.observed == self.submitted()
+    }
 }
 
 /// Stream 0 is the legacy default stream.
@@ -33,6 +36,8 @@ impl Line {
 struct Graph {
     lines: Vec<Line>,
     barrier: u64,
+    /// Released streams, in the order in which they are looked at.
+    ended: Vec<usize>,
 }
 
 impl Graph {
@@ -49,9 +54,22 @@ impl Graph {
         self.settle();
     }
 
-    /// All blocking streams but the legacy one.
+    /// All blocking streams but the legacy one and those that are forgotten.
     fn blocking(&self) -> impl Iterator<Item = usize> + '_ {
-        (1..self.lines.len()).filter(|&line| !self.lines[line].non_blocking)
+        (1..self.lines.len()).filter(|&line| !self.lines[line].non_blocking && !self.lines[line].is_forgotten())
+    }
+
+    /// A stream has been created: of the released ones that are not forgotten four are looked at.
+    fn look_at_ended(&mut self) {
+        self.ended.retain(|&line| !self.lines[line].is_forgotten());
+        for line in self.ended.drain(..self.ended.len().min(4)).collect::<Vec<usize>>() {
+            let it = &mut self.lines[line];
+            if it.executed == it.submitted() {
+                it.observed = it.executed;
+            } else {
+                self.ended.push(line);
+            }
+        }
     }
 
     fn can_run(&self, line: usize) -> bool {
@@ -155,7 +173,7 @@ impl Pair {
             dealloc_period: None,
         }]);
         let pool = pool::create(device, &config).unwrap();
-        let graph = Graph { lines: vec![Line { lazy, ..Line::default() }], barrier: 0 };
+        let graph = Graph { lines: vec![Line { lazy, ..Line::default() }], ..Graph::default() };
         let log = vec![format!("device lazy {lazy}")];
         Pair { graph, device, pool, streams: vec![StreamId(0)], events: Vec::new(), marks: Vec::new(), log }
     }
@@ -165,6 +183,7 @@ impl Pair {
         self.log.push(format!("create {}: non-blocking {non_blocking}, lazy {lazy}", self.streams.len()));
         self.streams.push(stream::create(self.device, StreamFlags { non_blocking, lazy: Some(lazy) }).unwrap());
         self.graph.lines.push(Line { non_blocking, lazy, ..Line::default() });
+        self.graph.look_at_ended();
     }
 
     fn step(&mut self, random: &mut Random) {
@@ -177,11 +196,12 @@ impl Pair {
         let (device, handle) = (self.device, self.streams[on]);
         let end = |graph: &Graph| (on, graph.lines[on].submitted());
         match random.below(100) {
-            0..=4 if self.streams.len() < 10 => self.create(random),
+            0..=4 if self.streams.len() < 16 => self.create(random),
             5..=6 if on != 0 => {
                 self.log.push(format!("release {on}"));
                 stream::destroy(handle).unwrap();
                 self.graph.lines[on].released = true;
+                self.graph.ended.push(on);
             }
             7..=9 if self.events.len() < 12 => self.events.push((event::create(device).unwrap(), None)),
             10..=24 => {
@@ -275,7 +295,7 @@ impl Pair {
                 assert_eq!(pool::is_ready(mark).unwrap(), self.graph.lines[home].executed >= seq);
             }
         }
-        let alive = self.graph.lines.iter().filter(|line| !line.released || line.observed < line.submitted()).count();
+        let alive = self.graph.lines.iter().filter(|line| !line.is_forgotten()).count();
         assert_eq!(device::info(self.device).unwrap().live_streams, alive as u64, "streams not forgotten");
     }
 }

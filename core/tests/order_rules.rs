@@ -619,6 +619,30 @@ fn a_released_stream_is_forgotten_once_an_allocation_is_answered_that_all_of_it_
 }
 
 #[test]
+fn a_created_stream_lets_the_four_be_forgotten_that_were_destroyed_longest_ago_if_they_have_executed() {
+    let w = world(true);
+    let streams: Vec<StreamId> = (0..7).map(|_| w.stream()).collect();
+    for (at, &s) in streams.iter().enumerate() {
+        w.work(s);
+        // The second and the third do not run.
+        if at != 1 && at != 2 {
+            w.advance(s, 1);
+        }
+    }
+    let others = live_streams(&w) - 7;
+    streams.iter().for_each(|&s| stream::destroy(s).unwrap());
+    assert_eq!(live_streams(&w), others + 7);
+    w.stream();
+    assert_eq!(live_streams(&w), others + 1 + 5, "of the first four two had run");
+    w.stream();
+    assert_eq!(live_streams(&w), others + 2 + 2, "the other three had, and come before those two");
+    w.stream();
+    assert_eq!(live_streams(&w), others + 3 + 2);
+    device::synchronize(w.device).unwrap();
+    assert_eq!(live_streams(&w), others + 3);
+}
+
+#[test]
 fn a_forgotten_stream_is_no_part_of_later_barriers() {
     let w = world(true);
     let (outside, taker, s) = (w.non_blocking(), w.stream(), w.stream());

@@ -54,6 +54,8 @@ pub(crate) struct Event {
 pub struct Device {
     pub(crate) options: Options,
     pub(crate) graph: Graph,
+    /// Destroyed streams, in the order in which they are looked at.
+    ended: Vec<usize>,
     events: Vec<Event>,
     pub(crate) pools: Vec<Pool>,
     pub(crate) allocations: Vec<Allocation>,
@@ -78,6 +80,9 @@ pub struct Device {
 
 type Answer<T> = Result<T, Failure>;
 
+/// How many destroyed streams are looked at when one is created.
+const LOOKED_AT_ENDED: usize = 4;
+
 const FIRST_ADDRESS: u64 = 0x53F0_0000_0000_0000;
 
 impl Device {
@@ -86,6 +91,7 @@ impl Device {
         Device {
             options,
             graph: Graph::new(options.lazy),
+            ended: Vec::new(),
             events: Vec::new(),
             pools: Vec::new(),
             allocations: Vec::new(),
@@ -178,7 +184,22 @@ impl Device {
 
     /// A new stream; `lazy` none: as the device.
     pub fn create_stream(&mut self, non_blocking: bool, lazy: Option<bool>) -> usize {
-        self.graph.create(!non_blocking, lazy.unwrap_or(self.options.lazy))
+        let stream = self.graph.create(!non_blocking, lazy.unwrap_or(self.options.lazy));
+        self.look_at_ended();
+        stream
+    }
+    /// §2: four of the destroyed streams that are not forgotten.
+    fn look_at_ended(&mut self) {
+        let streams = &self.graph.streams;
+        self.ended.retain(|&stream| !streams[stream].is_forgotten());
+        let looked_at: Vec<usize> = self.ended.drain(..self.ended.len().min(LOOKED_AT_ENDED)).collect();
+        let (done, not): (Vec<usize>, Vec<usize>) =
+            looked_at.into_iter().partition(|&stream| streams[stream].executed == streams[stream].submitted());
+        self.ended.extend(not);
+        if !done.is_empty() {
+            self.met.push("a destroyed stream forgotten when another was created");
+            self.forget(&done);
+        }
     }
     pub(crate) fn stream(&self, stream: usize) -> Answer<()> {
         if self.graph.streams[stream].destroyed { Err(Failure::Destroyed) } else { Ok(()) }
@@ -190,6 +211,7 @@ impl Device {
         }
         self.stream(stream)?;
         self.graph.streams[stream].destroyed = true;
+        self.ended.push(stream);
         Ok(())
     }
     /// The stream's numbers.

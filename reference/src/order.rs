@@ -44,7 +44,7 @@ impl Stream {
     }
 
     /// §2: no one can submit to it, and all that was is observed.
-    fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_forgotten(&self) -> bool {
         self.destroyed && self.observed == self.submitted()
     }
 }

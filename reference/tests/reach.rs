@@ -125,6 +125,7 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "came back, and none fits",
         "whole until it is observed",
         "a destroyed stream forgotten that has executed",
+        "a destroyed stream forgotten when another was created",
         "some returned and some moved",
         "a ghost preferred to a lower place",
         "fewer ghosts preferred to a lower place",

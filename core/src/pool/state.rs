@@ -1148,6 +1148,8 @@ pub(crate) struct Device {
     pub(crate) per_thread: Mutex<SlotMap<u64, StreamRef>>,
     /// CUDA: streams by the driver's handle. A leaf.
     pub(crate) adopted: RwLock<SlotMap<u64, StreamRef>>,
+    /// Destroyed streams that may not be forgotten yet, in the order in which they are looked at. A leaf.
+    pub(crate) ended: Mutex<VecDeque<StreamRef>>,
     /// Opaque model device: the answers that a trace recorded inside the call being replayed. A leaf.
     pub(crate) script: Mutex<Script>,
     /// Opaque: the stream of no one whose operations are the host-ordered frees. A leaf.
@@ -1199,6 +1201,7 @@ impl Device {
             closed: AtomicBool::new(false),
             per_thread: Mutex::default(),
             adopted: RwLock::default(),
+            ended: Mutex::default(),
             script: Mutex::new(Script::default()),
             timeline: Mutex::new(None),
             checked,
@@ -1324,6 +1327,11 @@ impl Script {
 }
 
 impl Device {
+    /// Whether a trace recorded that a stream was found executed to its end by the call that is replayed.
+    pub(crate) fn recorded_end(&self, stream: StreamRef) -> Option<u64> {
+        Script::next(&mut self.script.lock().progress, stream)
+    }
+
     /// How far others could be made to wait for a stream, whose state is `native`.
     pub(crate) fn waitable(&self, stream: StreamRef, native: &NativeStream) -> u64 {
         match self.cuda() {

@@ -180,6 +180,7 @@ fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
         native::name(device, stream, native::key(StreamId(native::PER_THREAD)), native::PER_THREAD, 0);
     }
     device.per_thread.lock().insert(me, stream);
+    stream::forget_ended(device);
     Ok(stream)
 }
 

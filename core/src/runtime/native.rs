@@ -309,6 +309,8 @@ pub(crate) fn adopt(device: &Arc<Device>, raw: u64, non_blocking: bool, identity
     let (stream, _) = stream::create_on(device, StreamFlags { non_blocking, lazy: None })?;
     name(device, stream, raw, raw, identity);
     adopted.insert(raw, stream);
+    drop(adopted);
+    stream::forget_ended(device);
     Ok(stream)
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Act, native, ready_stream, resolve_both, resolve_device, submit_agreed, submit_work, synchronize_point};
 use crate::error::{Error, Result, Status};
+use crate::few::Few;
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{self, At, Clock, Points, Recorded, StreamOrderId, StreamRef};
 use crate::pool::observer::Event;
@@ -45,7 +46,9 @@ pub fn create(device: DeviceId, flags: StreamFlags) -> Result<StreamId> {
     let device = resolve_device(device)?;
     let Some(cuda) = device.sound_cuda()? else {
         let _serial = device.enter();
-        return create_on(&device, flags).map(|(_, id)| id);
+        let (_, id) = create_on(&device, flags)?;
+        forget_ended(&device);
+        return Ok(id);
     };
     if flags.lazy.is_some() {
         return Err(Error::new(Status::InvalidValue, "flags: lazy and eager are for streams of the model device"));
@@ -81,6 +84,56 @@ fn create_with(device: &Arc<Device>, non_blocking: bool, lazy: bool) -> Result<(
         .create(&STREAMS, device.slot, non_blocking, lazy)
         .ok_or_else(|| Error::new(Status::OutOfMemory, "no stream slot left in this process"))?;
     Ok((stream, StreamId(handle::encode(handle::Kind::Stream, generation, stream.slot()))))
+}
+
+/// How many destroyed streams are looked at when one is created.
+const LOOKED_AT_ENDED: usize = 4;
+
+/// A stream has been created: some of those that are destroyed and not forgotten are looked at, and forgotten if all they were
+/// given has executed. So there are not more and more of them where nobody synchronises. No locks held but the serialising one.
+pub(super) fn forget_ended(device: &Arc<Device>) {
+    let mut looked_at: Few<StreamRef, LOOKED_AT_ENDED> = Few::default();
+    {
+        let mut ended = device.ended.lock();
+        while looked_at.len() < LOOKED_AT_ENDED
+            && let Some(stream) = ended.pop_front()
+        {
+            if STREAMS.at(stream.slot()).is(device.uid, stream) {
+                looked_at.push(stream);
+            }
+        }
+    }
+    if looked_at.is_empty() || rules::off(rules::ENDED) {
+        return;
+    }
+    let mut done: Few<At, LOOKED_AT_ENDED> = Few::default();
+    for &stream in looked_at.iter() {
+        match end_of(device, stream) {
+            Some(end) => done.push(At { stream, seq: end }),
+            None => device.ended.lock().push_back(stream),
+        }
+    }
+    if !done.is_empty() {
+        release::forget_executed(&mut Slow::lock(device), &done);
+    }
+}
+
+/// The last operation of a destroyed stream, if it has executed. What only a driver knows is told to the observer.
+fn end_of(device: &Arc<Device>, stream: StreamRef) -> Option<u64> {
+    let record = STREAMS.at(stream.slot());
+    let recorded = device.cuda().is_none() && device.order.opaque;
+    if recorded {
+        record.execute(device.recorded_end(stream)?);
+    }
+    native::poll(device, stream);
+    let end = record.state.lock().submitted;
+    if record.executed() < end {
+        return None;
+    }
+    if device.order.opaque {
+        device.tell(&Event::ProgressAnswer { stream: stream.id(), executed: end });
+    }
+    Some(end)
 }
 
 /// Destroys a created stream (`cuStreamDestroy`): returns at once, its work completes. It is forgotten once all it
@@ -183,6 +236,9 @@ pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()>
         device.adopted.write().remove(&raw);
     }
     release::forget_if_done(&mut slow, stream);
+    if STREAMS.at(stream.slot()).is(uid, stream) {
+        device.ended.lock().push_back(stream);
+    }
     Ok(())
 }
 
