@@ -435,7 +435,8 @@ impl Calls {
                 return wrong(&self.name, number, "an answer to no call");
             }
             // The calls that may ask the device or give pages back.
-            Line::Free { .. }
+            Line::Stream { .. }
+            | Line::Free { .. }
             | Line::Sync { .. }
             | Line::SyncEvent { .. }
             | Line::SyncDevice
