@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Instructions per allocation and free through the shipped library, by the number of live blocks and the order in which
 # they go: the cost must not grow with the blocks, nor much with the way of asking. Fails if a figure is above twice that of 10
-# live blocks, or, of calls with a description or by pointer, above three times that of calls by handle.
+# live blocks, or, of calls with a description or by pointer, above three times that of calls by handle; or if a pair of one size
+# takes more than it should, in the default pool or in those that the quick way does not serve.
 #
 # instructions.sh [BUILD_DIR]    BUILD_DIR: a built tree of the top-level CMakeLists.txt (default: build/release)
 # Counted by callgrind, inside the library's calls only; the figures are the same at every run.
@@ -22,11 +23,11 @@ mkdir -p "$work"
 gcc -std=c99 -O2 -Wall -Wextra -Iinclude scripts/instructions.c -o "$work/instructions" \
     -L"$build/lib" -lsmp -Wl,-rpath,"$build/lib" -Wl,-z,now
 
-count() { # count LIVE ORDER [WAY]: instructions per pair
-    local out=$work/callgrind.$1.$2.${3:-handle} pairs total
+count() { # count LIVE ORDER [WAY [POOL]]: instructions per pair
+    local out=$work/callgrind.$1.$2.${3:-handle}.${4:-mapped} pairs total
     pairs=$(valgrind --tool=callgrind --instr-atstart=no --toggle-collect=smp_alloc_async --toggle-collect=smp_free_async \
         --toggle-collect=smp_alloc_async_ex --toggle-collect=smp_alloc_ptr_async --toggle-collect=smp_free_ptr_async \
-        --callgrind-out-file="$out" "$work/instructions" "$1" "$2" "${3:-handle}" 2>"$out.log") ||
+        --callgrind-out-file="$out" "$work/instructions" "$1" "$2" "${3:-handle}" "${4:-mapped}" 2>"$out.log") ||
         { cat "$out.log" >&2; die "the run with $1 live blocks in $2 order failed"; }
     total=$(awk '/^totals:/ {print $2}' "$out")
     [ "${total:-0}" -gt 0 ] || die "callgrind counted nothing with $1 live blocks in $2 order"
@@ -54,3 +55,14 @@ for way in described pointer; do
     say "random order, 1,000 live blocks, $way: $figure; by handle: $handle"
     [ "$figure" -le $((3 * handle)) ] || die "calls of the kind $way take more than three times what those by handle take"
 done
+
+while read -r pool most; do
+    figure=$(count 10 pair handle "$pool")
+    say "a pair of 1 MiB, 10 live blocks, $pool: $figure; at most $most"
+    [ "$figure" -le "$most" ] || die "a pair of one size takes more than $most instructions with $pool"
+done <<'POOLS'
+mapped 185
+sub-slices 330
+exclusive-pages 345
+direct 345
+POOLS

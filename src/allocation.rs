@@ -8,8 +8,8 @@ use crate::boundary::{
 };
 use crate::handle::{Handle, per_thread, smp_allocation, smp_device, smp_pool, smp_stream};
 use crate::status::{remember, smp_status};
-use smp_core::pool::{self, AllocOptions, Left, Order, Reason};
-use smp_core::{AllocationId, Result, Status};
+use smp_core::pool::{self, AllocOptions, Left, LeftFree, LeftRecent, Order, Reason};
+use smp_core::{AllocationId, Result, Status, StreamId};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -118,6 +118,8 @@ pub unsafe extern "C" fn smp_alloc_async(
         // SAFETY: as above.
         Err(Attempt::Missed(Left::ToCarve(record, locked))) => unsafe { carve(pool, size, out, record, locked) },
         // SAFETY: as above.
+        Err(Attempt::Missed(Left::Elsewhere(record, locked))) => unsafe { recent(pool, size, out, record, locked) },
+        // SAFETY: as above.
         Err(Attempt::Missed(Left::Missed(missed))) => unsafe { allocate_missed(pool, size, stream, out, missed) },
         Err(Attempt::Failed(status)) => {
             // SAFETY: as above.
@@ -211,7 +213,9 @@ pub unsafe extern "C" fn smp_alloc_ex(
 pub extern "C" fn smp_free_async(allocation: smp_allocation, stream: smp_stream) -> smp_status {
     match attempt(|| pool::free_quick(allocation.id(), stream.id())) {
         Ok(()) => smp_status::SMP_SUCCESS,
-        Err(Attempt::Missed(missed)) => free_missed(allocation, stream, missed),
+        Err(Attempt::Missed(LeftFree::Recent(record, locked, live))) => free_recent(allocation, record, locked, live),
+        Err(Attempt::Missed(LeftFree::Page(record, locked, live))) => free_page(allocation, record, locked, live),
+        Err(Attempt::Missed(LeftFree::Missed(missed))) => free_missed(allocation, stream, missed),
         Err(Attempt::Failed(status)) => status,
     }
 }
@@ -440,7 +444,66 @@ unsafe extern "C" fn carve(
     record: pool::Record,
     locked: pool::Locked,
 ) -> smp_status {
-    match attempt(|| pool::carve(record, locked, pool.id(), size)) {
+    // SAFETY: as promised.
+    unsafe { allocate_or_miss(pool, size, out, || pool::carve(record, locked, pool.id(), size)) }
+}
+
+/// The same, where a recent block of another entry than the first may serve.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+unsafe extern "C" fn recent(
+    pool: smp_pool,
+    size: u64,
+    out: *mut smp_allocation,
+    record: pool::Record,
+    locked: pool::Locked,
+) -> smp_status {
+    match attempt(|| pool::alloc_recent(record, locked, pool.id(), size)) {
+        Ok(allocation) => {
+            // SAFETY: as promised.
+            unsafe { out.write(smp_allocation::of(allocation)) };
+            smp_status::SMP_SUCCESS
+        }
+        // SAFETY: as promised.
+        Err(Attempt::Missed((record, locked))) => unsafe { elsewhere(pool, size, out, record, locked) },
+        Err(Attempt::Failed(status)) => {
+            // SAFETY: as promised.
+            unsafe { out.write(ptr::null_mut()) };
+            status
+        }
+    }
+}
+
+/// The same, in other entries than the quick way serves.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+unsafe extern "C" fn elsewhere(
+    pool: smp_pool,
+    size: u64,
+    out: *mut smp_allocation,
+    record: pool::Record,
+    locked: pool::Locked,
+) -> smp_status {
+    // SAFETY: as promised.
+    unsafe { allocate_or_miss(pool, size, out, || pool::alloc_elsewhere(record, locked, pool.id(), size)) }
+}
+
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(always)]
+unsafe fn allocate_or_miss(
+    pool: smp_pool,
+    size: u64,
+    out: *mut smp_allocation,
+    body: impl FnOnce() -> std::result::Result<AllocationId, (pool::Missed, StreamId)>,
+) -> smp_status {
+    match attempt(body) {
         Ok(allocation) => {
             // SAFETY: as promised.
             unsafe { out.write(smp_allocation::of(allocation)) };
@@ -459,6 +522,51 @@ unsafe extern "C" fn carve(
 }
 
 /// The rest of smp_free_async, as the former.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+extern "C" fn free_recent(
+    allocation: smp_allocation,
+    record: pool::Record,
+    locked: pool::Locked,
+    live: pool::Live,
+) -> smp_status {
+    match attempt(|| pool::free_recent(record, locked, live, allocation.id())) {
+        Ok(()) => smp_status::SMP_SUCCESS,
+        Err(Attempt::Missed(LeftRecent::Emptied(locked, live))) => free_emptied(locked, live),
+        Err(Attempt::Missed(LeftRecent::Missed(missed, stream))) => {
+            free_missed(allocation, smp_stream::of(stream), missed)
+        }
+        Err(Attempt::Failed(status)) => status,
+    }
+}
+
+/// The end of that, where a page may be empty.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+extern "C" fn free_emptied(locked: pool::Locked, live: pool::Live) -> smp_status {
+    call(|| {
+        pool::free_emptied(locked, live);
+        Ok(())
+    })
+}
+
+/// The same, where the block is a whole page.
+#[inline(never)]
+#[allow(improper_ctypes_definitions)]
+extern "C" fn free_page(
+    allocation: smp_allocation,
+    record: pool::Record,
+    locked: pool::Locked,
+    live: pool::Live,
+) -> smp_status {
+    match attempt(|| pool::free_page(record, locked, live, allocation.id())) {
+        Ok(()) => smp_status::SMP_SUCCESS,
+        Err(Attempt::Missed((missed, stream))) => free_missed(allocation, smp_stream::of(stream), missed),
+        Err(Attempt::Failed(status)) => status,
+    }
+}
+
+/// The rest of what both miss.
 #[inline(never)]
 #[allow(improper_ctypes_definitions)]
 extern "C" fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {

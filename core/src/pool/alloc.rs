@@ -3,6 +3,7 @@
 use super::bins::{Bins, Upto};
 use super::block::{
     Block, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, WHOLE, block, live_flags, pass,
+    place,
 };
 use super::classes::class_of;
 use super::config::MAX_PAGE;
@@ -51,6 +52,7 @@ const MOST_LOOKED_AT: u64 = 256;
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
     alloc_quick(pool, size, stream).or_else(|left| match left {
         Left::ToCarve(record, locked) => carve_rest(record, locked, pool, size),
+        Left::Elsewhere(record, locked) => elsewhere_rest(record, locked, pool, size),
         Left::Missed(missed) => alloc_rest(missed, pool, size, stream),
     })
 }
@@ -65,6 +67,14 @@ fn alloc_rest(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -> Resu
 #[inline(never)]
 fn carve_rest(record: Record, locked: Locked, pool: PoolId, size: u64) -> Result<AllocationId> {
     carve(record, locked, pool, size).or_else(|(missed, stream)| alloc_missed(missed, pool, size, stream))
+}
+
+/// [`alloc_recent`], the same.
+#[inline(never)]
+fn elsewhere_rest(record: Record, locked: Locked, pool: PoolId, size: u64) -> Result<AllocationId> {
+    alloc_recent(record, locked, pool, size)
+        .or_else(|(record, locked)| alloc_elsewhere(record, locked, pool, size))
+        .or_else(|(missed, stream)| alloc_missed(missed, pool, size, stream))
 }
 
 /// The stream as a call that did not go the quick way left it: locked or not. Nothing has changed.
@@ -87,14 +97,16 @@ impl Missed {
 pub enum Left {
     /// All was ready but perhaps the room, only that no recent block is just so large. [`carve`] goes on.
     ToCarve(Record, Locked),
+    /// All was ready, only that the size is not for the first entry, or that it has no recent blocks. [`alloc_recent`] goes on.
+    Elsewhere(Record, Locked),
     /// [`alloc_missed`] goes on.
     Missed(Missed),
 }
 
 /// The stream's record.
-pub struct Record(&'static Stream<Caches>);
+pub struct Record(pub(super) &'static Stream<Caches>);
 /// The stream's lock.
-pub struct Locked(StreamGuard);
+pub struct Locked(pub(super) StreamGuard);
 
 /// What most calls of [`alloc_async`] are: a recent block of the stream in the first entry serves, with *ready* room. Else the
 /// call goes on as [`Left`] says.
@@ -152,6 +164,7 @@ fn quick(
                 return Err(Left::ToCarve(Record(record), Locked(guard)));
             }
         }
+        return Err(Left::Elsewhere(Record(record), Locked(guard)));
     }
     Err(Left::Missed(Missed::at(guard)))
 }
@@ -178,6 +191,50 @@ pub fn carve(
         let allocation = handle::encode(handle::Kind::Allocation, generation, index);
         cache.ready -= need;
         cache.serve_carved(b, allocation, need, size, pool_slot);
+        b.set_seq(state.push_next(record.0));
+        return Ok(AllocationId(allocation));
+    }
+    let stream = StreamId(state.ready_key());
+    Err((Missed::at(locked.0), stream))
+}
+
+/// The rest of [`alloc_async`] where [`alloc_quick`] found the stream ready and another entry than the first is to serve, or one whose
+/// blocks are whole pages ([`super::elsewhere`]): the block that was freed last there, or last of its class. Without, the call goes
+/// on with [`alloc_elsewhere`].
+#[inline(always)]
+pub fn alloc_recent(
+    record: Record,
+    mut locked: Locked,
+    pool: PoolId,
+    size: u64,
+) -> std::result::Result<AllocationId, (Record, Locked)> {
+    let state = &mut *locked.0;
+    if let Some(Some(cache)) = state.attach.pools.get_mut(handle::slot(pool.0) as usize)
+        && cache.pool.is_open_to_ready()
+        && let Some((allocation, b)) = cache.serve_recent(size)
+    {
+        b.set_seq(state.push_next(record.0));
+        return Ok(AllocationId(allocation));
+    }
+    Err((record, locked))
+}
+
+/// The same with any of the stream's own blocks there, with room that the stream has. Without, the call goes on with
+/// [`alloc_missed`].
+#[inline(always)]
+pub fn alloc_elsewhere(
+    record: Record,
+    mut locked: Locked,
+    pool: PoolId,
+    size: u64,
+) -> std::result::Result<AllocationId, (Missed, StreamId)> {
+    let state = &mut *locked.0;
+    let me = state.me;
+    let Caches { pools, stock, .. } = &mut state.attach;
+    if let Some(Some(cache)) = pools.get_mut(handle::slot(pool.0) as usize)
+        && cache.pool.is_open_to_ready()
+        && let Some((allocation, b)) = cache.serve_elsewhere(size, me, stock)
+    {
         b.set_seq(state.push_next(record.0));
         return Ok(AllocationId(allocation));
     }
@@ -212,8 +269,18 @@ fn hot(pool: PoolId, size: u64, record: &'static Stream<Caches>, key: u64) -> Op
     match quick(pool, size, record, key) {
         Ok(done) => Some(done),
         Err(Left::ToCarve(_, Locked(guard))) => fast(pool, size, record, key, guard),
+        Err(Left::Elsewhere(record, locked)) => hot_elsewhere(pool, size, record, key, locked),
         Err(Left::Missed(missed)) => fast(pool, size, record, key, missed.lock(record)),
     }
+}
+
+/// The same where the quick way's next goes on.
+#[inline(never)]
+fn hot_elsewhere(pool: PoolId, size: u64, record: Record, key: u64, locked: Locked) -> Option<AllocationId> {
+    let stream = record.0;
+    alloc_recent(record, locked, pool, size)
+        .or_else(|(record, locked)| alloc_elsewhere(record, locked, pool, size))
+        .map_or_else(|(missed, _)| fast(pool, size, stream, key, missed.lock(stream)), Some)
 }
 
 /// Where a CUDA device has been opened in the process, and on a default stream.
@@ -287,7 +354,7 @@ fn fast(
 
 /// `size` bytes, at least one, in whole units; not above what an entry may serve.
 #[inline(always)]
-fn round_up(size: u64, unit: u64) -> u64 {
+pub(super) fn round_up(size: u64, unit: u64) -> u64 {
     let mask = unit - 1;
     (size.max(1) + mask) & !mask
 }
@@ -324,7 +391,7 @@ fn fast_in_any(
     let e = cache.entries.accepting(size)?;
     let (index, b, bytes) = own_block(cache, e, round_up(size, cache.unit), me, stock)?;
     let cached = &mut cache.entries[e];
-    let kept = bytes <= cached.largest_recent;
+    let place = cached.passes(bytes).then_some(cached.place);
     cached.room.bytes -= bytes;
     cached.requested += size as i64;
     cached.counts.reuse[Reason::SameStream as usize] += 1;
@@ -337,7 +404,7 @@ fn fast_in_any(
     b.set_generation(generation);
     b.set_requested(size);
     b.set_flags(live_flags(Reason::SameStream as u64, 0));
-    b.set_pass(if kept { pass(allocation, pool_slot, e) } else { 0 });
+    b.set_pass(place.map_or(0, |place| pass(allocation, place)));
     let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {
@@ -371,6 +438,7 @@ fn own_block(
 ) -> Option<(u32, &'static Block, u64)> {
     // So that the room is what it says.
     cache.count_ready();
+    cache.retire_kept();
     let PoolCache { pool, room, entries, .. } = cache;
     let cached = entries.get_mut(e)?;
     // The record can have another handle, and there is room for the block's bytes.
@@ -1188,8 +1256,8 @@ impl Request<'_> {
         let plain = flags & NAMED == 0
             && self.align_log2 == 0
             && self.stream.is_some()
-            && bytes <= pool.entry_tally[e].largest_recent.load(Relaxed);
-        b.set_pass(if plain { pass(allocation, pool.slot, e) } else { 0 });
+            && (bytes <= pool.entry_tally[e].largest_recent.load(Relaxed) || !pool.entries[e].carves());
+        b.set_pass(if plain { pass(allocation, place(pool.slot, e, pool.entries[e].carves())) } else { 0 });
         b.set_flags(flags);
         shared.entries[e].note_order(pool, e, self.stream);
         let counts = match self.stream {

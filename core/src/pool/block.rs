@@ -146,10 +146,10 @@ impl Block {
         self.changed();
     }
 
-    /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot that
-    /// of its pool. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, another than the
-    /// pool's first entry, a block too large to become recent, or a record whose generations are used up. (No sequence number
-    /// comes near a handle.)
+    /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot what
+    /// [`place`] says of its entry. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, a
+    /// block that would merge with others when it is freed, or a record whose generations are used up. (No sequence number comes
+    /// near a handle.)
     #[inline(always)]
     pub(crate) fn pass(&self) -> u64 {
         self.min_seq.load(Relaxed)
@@ -159,7 +159,7 @@ impl Block {
         self.min_seq.store(pass, Relaxed);
         self.changed();
     }
-    /// The pool's slot, if the pass is that of the block that `allocation` names.
+    /// The block's place, if the pass is that of the block that `allocation` names: the pool's slot, if it is for the quick way.
     #[inline(always)]
     pub(crate) fn passes(&self, allocation: u64) -> Option<u32> {
         let pass = self.pass();
@@ -312,15 +312,15 @@ impl Block {
     pub(crate) fn merges(&self) -> bool {
         self.size_flags.load(Relaxed) & (FREE | RECENT | WHOLE) == FREE
     }
-    /// A free block of the first entry of the pool in `pool_slot`, in no structure, becomes the allocation of that handle, for
+    /// A free block of the entry with that [`place`], in no structure, becomes the allocation of that handle, for
     /// [`super::Reason::SameStream`], which is 0.
     #[inline(always)]
-    pub(crate) fn serve(&self, allocation: u64, size: u64, requested: u64, pool_slot: u32) {
+    pub(crate) fn serve(&self, allocation: u64, size: u64, requested: u64, place: u32) {
         debug_assert!(self.size() == size && self.has(FREE));
         self.set_generation(handle::generation(allocation));
         self.set_requested(requested);
         self.set_size_flags_last(size, LIVE);
-        self.set_pass(allocation & !handle::SLOT_MASK | u64::from(pool_slot));
+        self.set_pass(allocation & !handle::SLOT_MASK | u64::from(place));
     }
     /// The allocation of that way is free again, and recent: its bytes.
     #[inline(always)]
@@ -345,14 +345,46 @@ impl Block {
     }
 }
 
-/// The pass (see [`Block::pass`]) of the live block that `allocation` names, of an entry of the pool in `pool_slot`, if
-/// nothing else speaks against it.
+/// The pass (see [`Block::pass`]) of the live block that `allocation` names, of the entry with that place, if nothing else
+/// speaks against it.
 #[inline(always)]
-pub(crate) fn pass(allocation: u64, pool_slot: u32, entry: usize) -> u64 {
-    match entry == 0 && handle::generation(allocation) < GENERATION_LIMIT {
-        true => allocation & !handle::SLOT_MASK | u64::from(pool_slot),
+pub(crate) fn pass(allocation: u64, place: u32) -> u64 {
+    match handle::generation(allocation) < GENERATION_LIMIT {
+        true => allocation & !handle::SLOT_MASK | u64::from(place),
         false => 0,
     }
+}
+
+/// Slots of pools have so many bits; the other eight of a slot are left for an entry, of which a pool has 32 at most, and a bit.
+const PLACE_SHIFT: u32 = 20;
+/// A place in an entry whose blocks are whole pages.
+const PAGE: u32 = 1 << 27;
+
+/// Where a block belongs, in its pass: for the quick way, that is in a pool's first entry if its blocks are `carved`, the pool's
+/// slot; else the number of the entry and, where they are not carved, a bit stand above it, so that the quick way takes it for a
+/// slot that no pool has.
+pub(crate) fn place(pool_slot: u32, entry: usize, carved: bool) -> u32 {
+    debug_assert!(pool_slot >> PLACE_SHIFT == 0 && entry < 127);
+    (entry as u32) << PLACE_SHIFT | pool_slot | if carved { 0 } else { PAGE }
+}
+
+/// The pool's slot and the entry in a place.
+#[inline(always)]
+pub(crate) fn placed(place: u32) -> (usize, usize) {
+    let (pool_slot, entry) = (place & ((1 << PLACE_SHIFT) - 1), (place & !PAGE) >> PLACE_SHIFT);
+    (pool_slot as usize, entry as usize)
+}
+
+/// Whether a place is for the quick way.
+#[inline(always)]
+pub(crate) fn is_quick(place: u32) -> bool {
+    place >> PLACE_SHIFT == 0
+}
+
+/// Whether a place is in an entry whose blocks are whole pages.
+#[inline(always)]
+pub(crate) fn is_page(place: u32) -> bool {
+    place & PAGE != 0
 }
 
 pub(crate) fn live_flags(reason: u64, align_log2: u32) -> u64 {

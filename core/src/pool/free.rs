@@ -1,8 +1,9 @@
 //! Free: the hot path on the allocation's own stream, and everything else (`docs/placement.md` §5).
 
-use super::alloc::{Missed, admit, detach_any, settle_after};
+use super::alloc::{Locked, Missed, Record, admit, detach_any, settle_after};
 use super::block::{
-    BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, WHOLE, block, named,
+    BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, WHOLE, block, is_page,
+    named, placed,
 };
 use super::observer::Event;
 use super::page::page;
@@ -28,7 +29,11 @@ use std::sync::atomic::Ordering::Relaxed;
 /// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
 #[inline(always)]
 pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
-    free_quick(allocation, stream).or_else(|missed| free_rest(missed, allocation, stream))
+    free_quick(allocation, stream).or_else(|left| match left {
+        LeftFree::Recent(record, locked, live) => recent_rest(record, locked, live, allocation),
+        LeftFree::Page(record, locked, live) => page_rest(record, locked, live, allocation),
+        LeftFree::Missed(missed) => free_rest(missed, allocation, stream),
+    })
 }
 
 /// [`free_missed`], once for all who call it seldom.
@@ -37,15 +42,111 @@ fn free_rest(missed: Missed, allocation: AllocationId, stream: StreamId) -> Resu
     free_missed(missed, allocation, stream)
 }
 
+/// [`free_recent`], the same.
+#[inline(never)]
+fn recent_rest(record: Record, locked: Locked, live: Live, allocation: AllocationId) -> Result<()> {
+    free_recent(record, locked, live, allocation).or_else(|left| match left {
+        LeftRecent::Emptied(locked, live) => {
+            free_emptied(locked, live);
+            Ok(())
+        }
+        LeftRecent::Missed(missed, stream) => free_missed(missed, allocation, stream),
+    })
+}
+
+/// [`free_page`], the same.
+#[inline(never)]
+fn page_rest(record: Record, locked: Locked, live: Live, allocation: AllocationId) -> Result<()> {
+    free_page(record, locked, live, allocation).or_else(|(missed, stream)| free_missed(missed, allocation, stream))
+}
+
+/// The record of the block that a call names.
+pub struct Live(&'static Block);
+
+/// How [`free_quick`] left a call that it did not serve.
+pub enum LeftFree {
+    /// All was ready, only that the block is not of the first entry. [`free_recent`] goes on.
+    Recent(Record, Locked, Live),
+    /// All was ready, only that the block is a whole page. [`free_page`] goes on.
+    Page(Record, Locked, Live),
+    /// [`free_missed`] goes on.
+    Missed(Missed),
+}
+
 /// What most calls of [`free_async`] are: the block was allocated on the stream, and becomes a recent one of it in
-/// the pool's first entry. Else the call goes on with [`free_missed`].
+/// the pool's first entry. Else the call goes on as [`LeftFree`] says.
 #[inline(always)]
-pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), Missed> {
-    let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(Missed::UNLOCKED) };
+pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), LeftFree> {
+    let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(LeftFree::Missed(Missed::UNLOCKED)) };
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
         Some(record) if native::is_plain(stream) => quick(allocation, b, record, stream.0),
-        _ => Err(Missed::UNLOCKED),
+        _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
     }
+}
+
+/// How [`free_recent`] left a call.
+pub enum LeftRecent {
+    /// All is done, but that the block's page may be an empty one. [`free_emptied`] goes on.
+    Emptied(Locked, Live),
+    /// [`free_missed`] goes on.
+    Missed(Missed, StreamId),
+}
+
+/// The rest of [`free_async`] where [`free_quick`] found the stream ready, and the block its own and of another entry than the
+/// first: it becomes a recent one there. Else the call goes on as [`LeftRecent`] says.
+#[inline(always)]
+pub fn free_recent(
+    record: Record,
+    mut locked: Locked,
+    Live(b): Live,
+    allocation: AllocationId,
+) -> std::result::Result<(), LeftRecent> {
+    let state = &mut *locked.0;
+    let me = state.me;
+    let seq = state.submitted + 1;
+    // (The lock has not been given up since it passed.)
+    let (pool_slot, e) = placed(handle::slot(b.pass()));
+    if let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot)
+        && cache.pool.is_open_to_ready()
+        && let Some(may_be_empty) = cache.rest_recent(me, (allocation.0, b), e, seq)
+    {
+        state.push_next(record.0);
+        return if may_be_empty { Err(LeftRecent::Emptied(locked, Live(b))) } else { Ok(()) };
+    }
+    let stream = StreamId(state.ready_key());
+    Err(LeftRecent::Missed(Missed::at(locked.0), stream))
+}
+
+/// The end of [`free_recent`] where the block's page may be an empty one.
+pub fn free_emptied(locked: Locked, Live(b): Live) {
+    let home = page(b.page());
+    let (pool_slot, e) = (home.pool.load(Relaxed), home.entry.load(Relaxed) as usize);
+    if let Some(Some(cache)) = locked.0.attach.pools.get(pool_slot as usize) {
+        super::release::emptied(&cache.pool, e, b, home);
+    }
+}
+
+/// The rest of [`free_async`] where [`free_quick`] found the stream ready, and the block its own and a whole page. Without, the call
+/// goes on with [`free_missed`].
+#[inline(always)]
+pub fn free_page(
+    record: Record,
+    mut locked: Locked,
+    Live(b): Live,
+    allocation: AllocationId,
+) -> std::result::Result<(), (Missed, StreamId)> {
+    let state = &mut *locked.0;
+    let seq = state.submitted + 1;
+    let (pool_slot, e) = placed(handle::slot(b.pass()));
+    if let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot)
+        && cache.pool.is_open_to_ready()
+        && cache.rest_page((allocation.0, b), e, seq)
+    {
+        state.push_next(record.0);
+        return Ok(());
+    }
+    let stream = StreamId(state.ready_key());
+    Err((Missed::at(locked.0), stream))
 }
 
 /// The rest of [`free_async`], after [`free_quick`].
@@ -268,7 +369,10 @@ fn listed_or_fast(
 ) -> Option<()> {
     match quick_if(Quick::Lists, allocation, b, record, key, guard) {
         Ok(()) => Some(()),
-        Err(missed) => fast(allocation, b, record, key, missed.lock(record)),
+        Err(LeftFree::Recent(_, Locked(guard), _) | LeftFree::Page(_, Locked(guard), _)) => {
+            fast(allocation, b, record, key, guard)
+        }
+        Err(LeftFree::Missed(missed)) => fast(allocation, b, record, key, missed.lock(record)),
     }
 }
 
@@ -291,10 +395,10 @@ fn quick(
     b: &'static Block,
     record: &'static Stream<Caches>,
     key: u64,
-) -> std::result::Result<(), Missed> {
+) -> std::result::Result<(), LeftFree> {
     match record.state.try_lock() {
         Some(guard) => quick_if(Quick::Yes, allocation, b, record, key, guard),
-        None => Err(Missed::UNLOCKED),
+        None => Err(LeftFree::Missed(Missed::UNLOCKED)),
     }
 }
 
@@ -307,28 +411,41 @@ fn quick_if(
     record: &'static Stream<Caches>,
     key: u64,
     mut guard: StreamGuard,
-) -> std::result::Result<(), Missed> {
+) -> std::result::Result<(), LeftFree> {
     let state = &mut *guard;
     // With the stream equal to the locked one, the record cannot change under us. A stream has caches of its own device's
     // pools only, so one of the same name on another device finds none.
     if state.is_ready_for(key)
         && b.stream() == state.me
-        && let Some(pool_slot) = b.passes(allocation.0)
-        && let Some(Some(cache)) = state.attach.pools.get_mut(pool_slot as usize)
-        && let cache = &mut **cache
-        && cache.quick == quick
-        && let requested = b.requested() as i64
-        && !cache.may_pause_without(requested)
-        && cache.clear_front()
+        && let Some(place) = b.passes(allocation.0)
     {
-        cache.rest(b, allocation.0, requested);
-        if quick == Quick::Lists {
-            look_whether_empty(cache, b, state.me);
+        match state.attach.pools.get_mut(place as usize) {
+            Some(Some(cache)) => {
+                let cache = &mut **cache;
+                if cache.quick == quick
+                    && let requested = b.requested() as i64
+                    && !cache.may_pause_without(requested)
+                    && cache.clear_front()
+                {
+                    cache.rest(b, allocation.0, requested);
+                    if quick == Quick::Lists {
+                        look_whether_empty(cache, b, state.me);
+                    }
+                    b.set_seq(state.push_next(record));
+                    return Ok(());
+                }
+            }
+            Some(None) => {}
+            None => {
+                let left = (Record(record), Locked(guard), Live(b));
+                return Err(match is_page(place) {
+                    true => LeftFree::Page(left.0, left.1, left.2),
+                    false => LeftFree::Recent(left.0, left.1, left.2),
+                });
+            }
         }
-        b.set_seq(state.push_next(record));
-        return Ok(());
     }
-    Err(Missed::at(guard))
+    Err(LeftFree::Missed(Missed::at(guard)))
 }
 
 /// A block of the first entry was freed: its page may be an empty one.
@@ -344,7 +461,19 @@ fn look_whether_empty(cache: &PoolCache, b: &'static Block, me: StreamRef) {
 fn hot(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
     match quick(allocation, b, record, key) {
         Ok(()) => Some(()),
-        Err(missed) => listed_or_fast(allocation, b, record, key, missed.lock(record)),
+        Err(LeftFree::Recent(_, locked, live)) => match free_recent(Record(record), locked, live, allocation) {
+            Ok(()) => Some(()),
+            Err(LeftRecent::Emptied(locked, live)) => {
+                free_emptied(locked, live);
+                Some(())
+            }
+            Err(LeftRecent::Missed(missed, _)) => fast(allocation, b, record, key, missed.lock(record)),
+        },
+        Err(LeftFree::Page(_, locked, live)) => match free_page(Record(record), locked, live, allocation) {
+            Ok(()) => Some(()),
+            Err((missed, _)) => fast(allocation, b, record, key, missed.lock(record)),
+        },
+        Err(LeftFree::Missed(missed)) => listed_or_fast(allocation, b, record, key, missed.lock(record)),
     }
 }
 
@@ -424,7 +553,7 @@ fn fast(
     let Caches { pools, stock, .. } = &mut state.attach;
     let cache = &mut **pools.get_mut(pool_slot as usize)?.as_mut()?;
     let bytes = b.size();
-    cache.retire_front();
+    cache.retire_fronts();
     let PoolCache { pool, room, entries, .. } = &mut *cache;
     let cached = entries.get_mut(e)?;
     cached.requested -= b.requested() as i64;

@@ -11,6 +11,7 @@ mod block;
 mod classes;
 pub mod config;
 pub(crate) mod driver;
+mod elsewhere;
 mod free;
 mod fresh;
 mod front;
@@ -29,10 +30,16 @@ pub mod spec;
 pub(crate) mod state;
 mod stats;
 
-pub use alloc::{Left, Locked, Missed, Record, alloc, alloc_async, alloc_async_with, alloc_missed, alloc_quick, carve};
+pub use alloc::{
+    Left, Locked, Missed, Record, alloc, alloc_async, alloc_async_with, alloc_elsewhere, alloc_missed, alloc_quick,
+    alloc_recent, carve,
+};
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
-pub use free::{add_user, free, free_async, free_missed, free_observed, free_quick};
+pub use free::{
+    LeftFree, LeftRecent, Live, add_user, free, free_async, free_emptied, free_missed, free_observed, free_page,
+    free_quick, free_recent,
+};
 pub use pointers::{find, pointer};
 pub use state::OutOfMemoryCallback;
 pub use stats::{Reuse, Stats};
@@ -263,6 +270,7 @@ pub fn create(device: DeviceId, config: &PoolConfig) -> Result<PoolId> {
         aside: 0.into(),
         other_allocations: Default::default(),
         shares: Default::default(),
+        sharing: Default::default(),
         roomy: (0..=count).map(|_| Default::default()).collect(),
         tally: Default::default(),
         entry_tally: kinds.iter().map(state::Tally::of).collect(),

@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{
+    AtomicBool,
     Ordering::{Relaxed, SeqCst},
     fence,
 };
@@ -25,17 +26,32 @@ use std::sync::atomic::{
 #[inline(never)]
 pub(crate) fn emptied(pool: &Pool, e: usize, b: &'static Block, home: &Page) {
     if pool.entries[e].kind != Kind::Mapped && may_be_empty(b, home) {
-        home.rest.free_since.store(pool.allocations(), Relaxed);
-        list_empty(pool, e, b.page());
+        emptied_at(pool, e, b.page(), pool.allocations());
     }
 }
 
+/// The page may have no live block since the pool had made so many allocations.
+#[inline(always)]
+pub(crate) fn emptied_at(pool: &Pool, e: usize, slot: u32, allocations: u64) {
+    page(slot).rest.free_since.store(allocations, Relaxed);
+    list_empty(pool, e, slot);
+}
+
 /// Makes a page known as (at this moment) without a live block.
+#[inline(always)]
 pub(crate) fn list_empty(pool: &Pool, e: usize, slot: u32) {
     let listed = &page(slot).rest.listed;
     // What was freed is seen by whoever takes the page off the list.
     fence(SeqCst);
-    if !listed.load(Relaxed) && !listed.swap(true, Relaxed) {
+    if !listed.load(Relaxed) {
+        list_now(pool, e, slot, listed);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn list_now(pool: &Pool, e: usize, slot: u32, listed: &AtomicBool) {
+    if !listed.swap(true, Relaxed) {
         pool.empties[e].lock().push(slot);
     }
 }
@@ -403,7 +419,7 @@ fn publish_observed(slow: &mut Slow<'_>, pool: &Arc<Pool>, moved: &[StreamRef]) 
             if cache.id != pool.id {
                 continue;
             }
-            cache.retire_front();
+            cache.retire_fronts();
             let own = &mut cache.entries[e];
             if let Some(recents) = &mut own.recents {
                 recents.take_upto(upto, |index| observed.push(index));
@@ -511,7 +527,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         pool.drop_share(&cache.share);
         shared.take_over_room(&pool, &cache);
         for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
-            debug_assert!(cache.front.is_none());
+            debug_assert!(cache.has_no_front());
             debug_assert!(gone.recents() == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
             own.counts.add(&cache.counts(e));
         }

@@ -8,9 +8,12 @@
 use super::Reason;
 use super::addresses::Addresses;
 use super::bins::{Bins, Lifted, Taken};
-use super::block::{BLOCKS, Block, FREE, GATHERED, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block};
+use super::block::{
+    BLOCKS, Block, FREE, GATHERED, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block, place,
+};
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
+use super::elsewhere::Kept;
 use super::front::Front;
 use super::mapped::Mapping;
 use super::observer::{Event, Observer};
@@ -33,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
     fence,
 };
@@ -72,6 +75,8 @@ pub(crate) struct PoolCache {
     pub(crate) pool: Arc<Pool>,
     /// Towards the pool's mark of used bytes.
     pub(crate) room: Room,
+    /// The block that was freed last elsewhere.
+    pub(crate) kept: Kept,
 }
 
 /// Whether a free in the first entry need do little more than keep the block and make its bytes *ready*.
@@ -112,6 +117,24 @@ impl Entries {
         }
         self.rest.iter().position(|entry| size <= entry.bound).map(|e| e + 1)
     }
+    /// Without the first.
+    #[inline(always)]
+    pub(super) fn in_rest(&mut self, entry: usize) -> Option<&mut EntryCache> {
+        self.rest.get_mut(entry.wrapping_sub(1))
+    }
+    /// The first of these that accepts a request.
+    #[inline(always)]
+    pub(super) fn accepting_in_rest(&mut self, size: u64) -> Option<&mut EntryCache> {
+        self.rest.iter_mut().find(|entry| size <= entry.bound)
+    }
+    /// The same: its part.
+    #[inline(always)]
+    pub(super) fn accepting_mut(&mut self, size: u64) -> Option<&mut EntryCache> {
+        if size <= self.first.bound {
+            return Some(&mut self.first);
+        }
+        self.rest.iter_mut().find(|entry| size <= entry.bound)
+    }
 }
 
 impl Index<usize> for Entries {
@@ -146,6 +169,10 @@ pub(crate) struct EntryCache {
     pub(crate) requested: i64,
     /// The largest request the entry may serve.
     pub(crate) bound: u64,
+    /// The largest request that an entry before it may serve.
+    pub(crate) below: u64,
+    /// What its blocks have in their passes.
+    pub(crate) place: u32,
     /// Blocks match by their exact size.
     pub(crate) exact: bool,
     /// Blocks are carved from pages.
@@ -179,6 +206,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    #[inline(always)]
     fn total(&self) -> u64 {
         self.allocs.load(Relaxed) + self.quick.load(Relaxed)
     }
@@ -208,25 +236,28 @@ impl Room {
 
 impl PoolCache {
     fn new(pool: &Arc<Pool>) -> PoolCache {
-        let share: Arc<Share> = Arc::default();
-        pool.shares.lock().push(share.clone());
-        let mut entries = pool.entries.iter().zip(&pool.entry_tally).map(|(entry, tally)| EntryCache {
-            bound: entry.accept.min(entry.accept_need).min(MAX_PAGE),
-            recents: None,
-            passed_over: 0,
-            requested: 0,
-            exact: entry.kind == Kind::Direct,
-            carves: entry.carves(),
-            largest_recent: tally.largest_recent.load(Relaxed),
-            slow_free: entry.slow_free,
-            lists_empty: entry.kind != Kind::Mapped,
-            room: Room::default(),
-            bins: tally.notes_seams.load(Relaxed).then(new_noting_bins),
-            published: false,
-            whole: false,
-            came_back: None,
-            counts: Counts::default(),
-        });
+        let share = pool.add_share();
+        let bound = |entry: &Entry| entry.accept.min(entry.accept_need).min(MAX_PAGE);
+        let mut entries =
+            pool.entries.iter().zip(&pool.entry_tally).enumerate().map(|(e, (entry, tally))| EntryCache {
+                bound: bound(entry),
+                below: pool.entries[..e].iter().map(bound).max().unwrap_or(0),
+                place: place(pool.slot, e, entry.carves()),
+                recents: None,
+                passed_over: 0,
+                requested: 0,
+                exact: entry.kind == Kind::Direct,
+                carves: entry.carves(),
+                largest_recent: tally.largest_recent.load(Relaxed),
+                slow_free: entry.slow_free,
+                lists_empty: entry.kind != Kind::Mapped,
+                room: Room::default(),
+                bins: tally.notes_seams.load(Relaxed).then(new_noting_bins),
+                published: false,
+                whole: false,
+                came_back: None,
+                counts: Counts::default(),
+            });
         PoolCache {
             id: pool.id,
             pool: pool.clone(),
@@ -236,6 +267,7 @@ impl PoolCache {
             ready: 0,
             front: Front::default(),
             room: Room::default(),
+            kept: Kept::default(),
             entries: Entries { first: entries.next().expect("a pool has an entry"), rest: entries.collect() },
         }
     }
@@ -929,6 +961,8 @@ pub(crate) struct Pool {
     pub(crate) other_allocations: AtomicU64,
     /// What each stream with a cache of this pool counted. A leaf.
     pub(crate) shares: Mutex<Vec<Arc<Share>>>,
+    /// How many of these there are.
+    pub(crate) sharing: AtomicUsize,
     /// Per entry, then for the pool: streams that may have room. A leaf.
     pub(crate) roomy: Box<[Mutex<Vec<u32>>]>,
     pub(crate) tally: Tally,
@@ -964,17 +998,41 @@ impl Pool {
         shares.iter().fold(self.other_allocations.load(Relaxed), |sum, share| sum + share.total())
     }
 
+    /// The same, for the holder of a stream's lock, whose share this is: it needs no other lock while there is no other share.
+    #[inline(always)]
+    pub(crate) fn allocations_seen_by(&self, share: &Share) -> u64 {
+        match self.sharing.load(Relaxed) {
+            1 => self.other_allocations.load(Relaxed) + share.total(),
+            _ => self.allocations(),
+        }
+    }
+
+    /// A stream that comes to the pool counts its own.
+    fn add_share(&self) -> Arc<Share> {
+        let share: Arc<Share> = Arc::default();
+        let mut shares = self.shares.lock();
+        shares.push(share.clone());
+        self.sharing.store(shares.len(), Relaxed);
+        share
+    }
+
     /// A stream's share is counted with what belongs to no stream from now on.
     pub(crate) fn drop_share(&self, share: &Arc<Share>) {
         let mut shares = self.shares.lock();
         shares.retain(|other| !Arc::ptr_eq(other, share));
         self.other_allocations.fetch_add(share.total(), Relaxed);
+        self.sharing.store(shares.len(), Relaxed);
     }
 
     /// The hot path may be taken.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         self.aside.load(Relaxed) == 0 && !self.device.serial.load(Relaxed)
+    }
+    /// The same, on a stream that is ready: none is while an observer is installed.
+    #[inline(always)]
+    pub(crate) fn is_open_to_ready(&self) -> bool {
+        self.aside.load(Relaxed) == 0
     }
     /// The hot path is not taken any more, until as many [`Pool::step_back`].
     pub(crate) fn step_aside(&self, slow: &mut Slow<'_>) {
@@ -1572,7 +1630,7 @@ impl<'a> Slow<'a> {
     pub(crate) fn cache_and_stock(&mut self, slot: u32, pool: &Arc<Pool>) -> (&mut PoolCache, &mut Stock) {
         let index = pool.slot as usize;
         let Caches { pools: caches, stock, .. } = &mut self.state(slot).attach;
-        if !matches!(caches.get(index), Some(Some(cache)) if cache.id == pool.id && cache.front.is_none()) {
+        if !matches!(caches.get(index), Some(Some(cache)) if cache.id == pool.id && cache.has_no_front()) {
             prepare_cache(caches, slot, pool);
         }
         (caches[index].as_mut().expect("just made"), stock)
@@ -1704,7 +1762,7 @@ impl<'a> Slow<'a> {
         if cache.id != pool.id {
             return false;
         }
-        cache.retire_front();
+        cache.retire_fronts();
         let own = &mut cache.entries[entry];
         if own.recents() > 0 {
             held.streams.push(stream);
@@ -1967,10 +2025,16 @@ fn prepare_cache(caches: &mut Vec<Option<Box<PoolCache>>>, slot: u32, pool: &Arc
         debug_assert!(caches[index].as_ref().is_none_or(|old| old.pool.destroyed.load(Relaxed)), "a pool is replaced");
         caches[index] = Some(Box::new(PoolCache::new(pool)));
     }
-    caches[index].as_mut().expect("just made").retire_front();
+    caches[index].as_mut().expect("just made").retire_fronts();
 }
 
 impl EntryCache {
+    /// Whether a block of so many bytes gets a pass.
+    #[inline(always)]
+    pub(crate) fn passes(&self, bytes: u64) -> bool {
+        bytes <= self.largest_recent || !self.carves
+    }
+
     /// The bins to put a free block into; makes the stream known to the entry.
     #[inline(always)]
     pub(crate) fn bins_to_fill(&mut self, pool: &Pool, entry: usize, me: StreamRef) -> &mut Bins {

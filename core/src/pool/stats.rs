@@ -140,7 +140,7 @@ fn of_entry_locked(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize) -> (Stats, C
         if cache.id != pool.id {
             continue;
         }
-        cache.retire_front();
+        cache.retire_fronts();
         counts.add(&cache.counts(e));
         let cache = &cache.entries[e];
         if let Some(recents) = &cache.recents {
