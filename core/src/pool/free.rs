@@ -802,8 +802,8 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
                 }
             }
             None => {
-                let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();
-                for stream in streams {
+                let streams: Few<StreamRef, 8> = device.order.streams.lock().iter().copied().collect();
+                for &stream in streams.iter() {
                     points.push(At { stream, seq: slow.state(stream.slot()).submitted });
                 }
             }
