@@ -512,6 +512,41 @@ static void a_device_that_is_not_at_rest_is_not_recorded(void)
     must(smp_device_close(device));
 }
 
+static void a_trace_that_starts_after_use_replays(void)
+{
+    smp_device device = lazy_device();
+    smp_pool pool = pool_of(device, "mapped(range_size=64MiB)");
+    smp_stream s = new_stream(device), t = new_stream(device);
+    smp_allocation blocks[40];
+    smp_pool_stats before = SMP_POOL_STATS_INIT, after = SMP_POOL_STATS_INIT;
+    smp_replay_result r;
+    for (int round = 0; round < 3; round++) {
+        for (uint64_t i = 0; i < 40; i++)
+            blocks[i] = alloc_on(pool, 1000 + i * 97777 % 3000000, i % 7 != 0 ? s : t);
+        for (int i = 0; i < 40; i++)
+            free_on(blocks[i], i % 5 != 0 ? s : t);
+        must(smp_device_synchronize(device));
+        if (round == 1)
+            must(smp_trace_stop(device));
+        must(smp_pool_get_stats(pool, round == 0 ? &before : &after));
+        if (round == 0) {
+            must(smp_pool_trim_to(pool, 0));
+            must(smp_trace_start(device, file_named("rest"), 0));
+        }
+    }
+    r = replayed(path, NULL);
+    CHECK_EQ(r.verified, 1);
+    CHECK_EQ(r.allocs, 40);
+    CHECK_EQ(r.frees, 40);
+    /* The addresses that the pool had reserved are given back at the start, and its figures go on. */
+    CHECK_EQ(after.used, 0);
+    CHECK_EQ(after.allocs, before.allocs + 80);
+    CHECK(after.ranges > before.ranges);
+    remove(path);
+    must(smp_pool_destroy(pool));
+    must(smp_device_close(device));
+}
+
 static void a_device_is_recorded_once_at_a_time(void)
 {
     smp_device device = lazy_device();
@@ -580,5 +615,6 @@ TEST_MAIN(RUN_ANY_PACE(a_version_1_trace_gives_the_figures_counted_by_hand)
           RUN(other_pools_or_a_wish_leave_the_answers_uncompared)
           RUN_ANY_PACE(a_trace_with_times_replays_the_same)
           RUN_ANY_PACE(a_device_that_is_not_at_rest_is_not_recorded)
+          RUN_ANY_PACE(a_trace_that_starts_after_use_replays)
           RUN_ANY_PACE(a_device_is_recorded_once_at_a_time)
           RUN_ANY_PACE(progress_goes_forward_and_never_beyond_the_total))

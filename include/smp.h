@@ -1990,7 +1990,8 @@ void smp_torch_record_stream(void *ptr, smp_stream stream);
  * true order, as a version-2 trace. While it records, the device's calls run one at a time.
  *
  * The device must hold no page and have no work the host has not observed; its streams and pools are noted at the start.
- * No other thread may be in a call on the device.
+ * Pools begin anew there, as they do in the replay: address ranges that they have reserved go back to the device, and what
+ * they have learnt is forgotten, but how much has been used. No other thread may be in a call on the device.
  * `path`: not null; created or replaced; compressed if it ends in ".gz". `trace_flags`: 0 or SMP_TRACE_TIME.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE, SMP_ERROR_IO;
  * SMP_ERROR_NOT_PERMITTED if the device is recorded already, is not at rest, or is in a call.

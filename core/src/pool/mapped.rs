@@ -388,6 +388,10 @@ impl Mapping {
     pub(crate) fn chunks(&self) -> u64 {
         self.mapped + self.spare.len() as u64
     }
+    /// Of a new one, in a pool that has made so many allocations.
+    pub(super) fn begin_at(&mut self, allocations: u64) {
+        self.paused_at = allocations;
+    }
     /// Bytes of records beyond those of live and free blocks.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         use std::mem::size_of;
@@ -873,12 +877,17 @@ fn drop_ghosts(
 /// What the host has observed makes chunks go home.
 pub(crate) fn observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
     go_home(slow, shared, pool, e, None);
-    let mapping = &mut shared.entries[e].mapped;
+    unstick(&mut shared.entries[e].mapped, pool, e);
+}
+
+/// Asks again for what the device was not willing to unmap. `false`: it still is not.
+pub(super) fn unstick(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize) -> bool {
     for address in std::mem::take(&mut mapping.stuck) {
         if !unmap(mapping, pool, e, address) {
             mapping.stuck.push(address);
         }
     }
+    mapping.stuck.is_empty()
 }
 
 impl Request<'_> {
@@ -1946,7 +1955,7 @@ fn give_back(slow: &Slow<'_>, pool: &Arc<Pool>, e: usize, chunk: Chunk, address:
     true
 }
 
-/// A destroyed pool's ranges go once no chunk is held.
+/// An entry's ranges go, once no chunk is held.
 pub(super) fn drop_ranges(slow: &Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>, e: usize) {
     let device = slow.device;
     if shared.entries[e].mapped.chunks() > 0 {

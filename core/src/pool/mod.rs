@@ -433,6 +433,27 @@ pub fn config(pool: PoolId) -> Result<PoolConfig> {
     })
 }
 
+/// So many bytes of a Mapped entry, which nothing has used here yet, were in use at one time where a trace was recorded.
+pub(crate) fn note_used(pool: PoolId, index: usize, bytes: u64) -> Result<()> {
+    let pool = POOLS.resolve(pool)?;
+    let wrong = |what: std::fmt::Arguments<'_>| Err(Error::new(Status::InvalidValue, what));
+    match pool.entries.get(index) {
+        Some(entry) if entry.kind == state::Kind::Mapped => {}
+        _ => return wrong(format_args!("entry {index}: the pool has no such Mapped entry")),
+    }
+    if bytes > addresses::END_ADDRESS - addresses::FIRST_ADDRESS {
+        return wrong(format_args!("entry {index}: {bytes} bytes are more than there are addresses"));
+    }
+    let _slow = Slow::lock(&pool.device);
+    let mut shared = pool.shared.lock();
+    if pool.mark(index).load(Relaxed) != 0 {
+        return wrong(format_args!("entry {index} has been used already"));
+    }
+    pool.mark(index).store(bytes, Relaxed);
+    shared.add_room(&pool, index, bytes);
+    Ok(())
+}
+
 /// The pool was to have Mapped entries, which its device cannot serve: it has ladders of sliced entries in their place.
 pub fn fell_back(pool: PoolId) -> Result<bool> {
     Ok(POOLS.resolve(pool)?.fell_back)

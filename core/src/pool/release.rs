@@ -6,7 +6,9 @@ use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, block};
 use super::mapped::{self, drop_ranges, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
-use super::state::{Device, Kind, Leaving, Pool, PoolShared, STREAMS, Slow, may_be_empty, settle_one};
+use super::state::{
+    Device, EntryShared, Kind, Leaving, Pool, PoolCache, PoolShared, STREAMS, Slow, Tally, may_be_empty, settle_one,
+};
 use crate::device_source::{Grant, PageSource};
 use crate::few::Few;
 use crate::handle;
@@ -523,17 +525,55 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         for list in &pool.roomy {
             list.lock().retain(|&slot| slot != stream.slot());
         }
-        let mut shared = pool.shared.lock();
-        pool.drop_share(&cache.share);
-        shared.take_over_room(&pool, &cache);
-        for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
-            debug_assert!(cache.has_no_front());
-            debug_assert!(gone.recents() == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
-            own.counts.add(&cache.counts(e));
-        }
+        take_over(&mut pool.shared.lock(), &pool, &cache);
     }
     if !used_up {
         STREAMS.give_back([stream.slot()]);
+    }
+}
+
+/// Whether the device has unmapped all that a pool holding no page needs no more, which it is asked to once again.
+pub(crate) fn is_unmapped(_: &Slow<'_>, pool: &Arc<Pool>) -> bool {
+    let mut shared = pool.shared.lock();
+    (0..pool.entries.len()).all(|e| mapped::unstick(&mut shared.entries[e].mapped, pool, e))
+}
+
+/// Makes a pool that holds no page, on a device at rest, as it was when it was new but for its figures and marks, so that it can
+/// be built again: its streams begin anew, Mapped entries give their addresses back and forget what they have learnt.
+pub(crate) fn renew(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
+    let attached = slow.lock_attached(pool);
+    pool.attached.lock().clear();
+    for list in &pool.roomy {
+        list.lock().retain(|slot| !attached.contains(slot));
+    }
+    let mut shared = pool.shared.lock();
+    for slot in attached {
+        let place = slow.state(slot).attach.pools.get_mut(pool.slot as usize);
+        let Some(cache) = place.and_then(|place| place.take_if(|cache| cache.id == pool.id)) else { continue };
+        take_over(&mut shared, pool, &cache);
+    }
+    for (e, entry) in pool.entries.iter().enumerate() {
+        drop_ranges(slow, &mut shared, pool, e);
+        pool.published[e].lock().clear();
+        let own = &mut shared.entries[e];
+        debug_assert!(own.pages.is_empty());
+        *own = EntryShared { room: std::mem::take(&mut own.room), counts: own.counts, ..EntryShared::new() };
+        own.mapped.begin_at(pool.allocations());
+        let (tally, new) = (&pool.entry_tally[e], Tally::of(entry));
+        tally.pauses.store(new.pauses.into_inner(), Relaxed);
+        tally.largest_recent.store(new.largest_recent.into_inner(), Relaxed);
+        tally.notes_seams.store(new.notes_seams.into_inner(), Relaxed);
+    }
+}
+
+/// What a stream without free blocks has counted of a pool, and its room, belong to none.
+fn take_over(shared: &mut PoolShared, pool: &Pool, cache: &PoolCache) {
+    pool.drop_share(&cache.share);
+    shared.take_over_room(pool, cache);
+    for (e, (own, gone)) in shared.entries.iter_mut().zip(cache.entries.iter()).enumerate() {
+        debug_assert!(cache.has_no_front());
+        debug_assert!(gone.recents() == 0 && gone.bins.as_ref().is_none_or(|bins| bins.count == 0));
+        own.counts.add(&cache.counts(e));
     }
 }
 

@@ -1168,7 +1168,8 @@ impl PoolShared {
         }
     }
 
-    fn add_room(&mut self, pool: &Pool, mark: usize, bytes: u64) {
+    /// Gives `bytes` back as room that belongs to no stream, towards one mark only.
+    pub(crate) fn add_room(&mut self, pool: &Pool, mark: usize, bytes: u64) {
         let room = self.room(mark);
         room.bytes += bytes;
         if bytes > 0 {

@@ -36,6 +36,11 @@ pub enum Line {
         pool: u64,
         spec: String,
     },
+    NoteUsed {
+        pool: u64,
+        entry: u32,
+        bytes: u64,
+    },
     // Calls.
     Stream {
         stream: u64,
@@ -292,6 +297,7 @@ impl fmt::Display for Line {
                 write!(f, "note-stream {stream} {} {submitted}", nature(*non_blocking, *lazy))
             }
             Line::NotePool { pool, spec } => write!(f, "note-pool {pool} {spec}"),
+            Line::NoteUsed { pool, entry, bytes } => write!(f, "note-used {pool} {entry} {bytes}"),
             Line::Stream { stream, non_blocking, lazy } => {
                 write!(f, "stream {stream} {}", nature(*non_blocking, *lazy))
             }
@@ -462,6 +468,9 @@ impl Line {
                 submitted: o.number("operations submitted")?,
             },
             "note-pool" => Line::NotePool { pool: o.number("pool")?, spec: o.remainder("specification")?.to_owned() },
+            "note-used" => {
+                Line::NoteUsed { pool: o.number("pool")?, entry: o.small("entry")?, bytes: o.number("bytes")? }
+            }
             "stream" => Line::Stream {
                 stream: o.number("stream")?,
                 non_blocking: o.either("blocking", "non-blocking")?,
@@ -614,6 +623,7 @@ mod tests {
         vec![
             Line::NoteStream { stream, non_blocking: true, lazy: false, submitted: 9 },
             Line::NotePool { pool, spec: "direct(); policies(opportunistic=off)".into() },
+            Line::NoteUsed { pool, entry, bytes },
             Line::Stream { stream: 0, non_blocking: false, lazy: true },
             Line::Timeline { stream },
             Line::StreamRelease { stream },

@@ -7,11 +7,11 @@ use super::encode::Encoder;
 use super::line::Line;
 use super::read::Header;
 use crate::error::{Error, Result, Status};
-use crate::handle::{DeviceId, PoolId};
-use crate::pool::Stats;
+use crate::handle::DeviceId;
 use crate::pool::addresses::FIRST_ADDRESS;
 use crate::pool::observer::{Event, Observer};
-use crate::pool::state::{Device, STREAMS};
+use crate::pool::state::{Device, Kind, Pool, STREAMS, Slow, Tally};
+use crate::pool::{Stats, release};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -154,12 +155,20 @@ fn not_permitted(what: &str) -> Error {
 /// A stream and a pool that were there before.
 struct Notes {
     streams: Vec<(u64, bool, bool, u64)>,
-    pools: Vec<(PoolId, crate::pool::config::PoolConfig, Stats)>,
+    pools: Vec<PoolNote>,
+}
+
+struct PoolNote {
+    pool: Arc<Pool>,
+    config: crate::pool::config::PoolConfig,
+    stats: Stats,
+    /// Of each Mapped entry that has been used: its number, and its mark of used bytes, by which it grows.
+    used: Vec<(u32, u64)>,
 }
 
 /// Looks at a serialised device: it must hold no page and have nothing unobserved, so that it can be built again.
 fn take_notes(device: &Device) -> Result<Notes> {
-    let reserved = device.reserved.load(std::sync::atomic::Ordering::Relaxed);
+    let reserved = device.reserved.load(Relaxed);
     if reserved != 0 {
         return Err(Error::new(
             Status::NotPermitted,
@@ -191,11 +200,23 @@ fn take_notes(device: &Device) -> Result<Notes> {
             notes.streams.push((u64::from(member.ordinal()), state.non_blocking, state.lazy, state.submitted));
         }
     }
-    let pools: Vec<PoolId> = device.pools.lock().iter().map(|pool| pool.id).collect();
+    let pools = device.pools.lock().clone();
+    let slow = Slow::lock(device);
+    if !pools.iter().all(|pool| release::is_unmapped(&slow, pool)) {
+        return Err(not_permitted(
+            "a trace starts with what the device holds, and the device still refuses to unmap chunks that were given back",
+        ));
+    }
+    drop(slow);
     for pool in pools {
         // A destroyed pool holds no page any more, so it is gone for the trace too.
-        if let (Ok(config), Ok(stats)) = (crate::pool::config(pool), crate::pool::stats(pool)) {
-            notes.pools.push((pool, config, stats));
+        if let (Ok(config), Ok(stats)) = (crate::pool::config(pool.id), crate::pool::stats(pool.id)) {
+            let mapped = |(e, tally): (u32, &Tally)| {
+                let used = tally.used_high.load(Relaxed);
+                (pool.entries[e as usize].kind == Kind::Mapped && used > 0).then_some((e, used))
+            };
+            let used = (0..).zip(&pool.entry_tally).filter_map(mapped).collect();
+            notes.pools.push(PoolNote { pool, config, stats, used });
         }
     }
     Ok(notes)
@@ -205,7 +226,8 @@ fn take_notes(device: &Device) -> Result<Notes> {
 /// replaced. Until [`stop`], the device's calls run one at a time.
 ///
 /// The device must hold no page and have no work the host has not observed; its streams and pools are noted at the
-/// start of the trace. No other thread may be in a call on the device. `flags`: 0 or [`TIME`].
+/// start of the trace, and pools begin anew as the trace does: Mapped entries give back the addresses that they have
+/// reserved, and forget what they have learnt but for how much has been used. No other thread may be in a call on the device. `flags`: 0 or [`TIME`].
 ///
 /// # Errors
 /// Bad device; [`Status::InvalidValue`] for unknown flags; [`Status::NotPermitted`] if the device is recorded already,
@@ -296,9 +318,13 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
             state.line(now, &Line::NoteStream { stream, non_blocking, lazy, submitted });
         }
     }
-    for (id, config, stats) in notes.pools {
-        let pool = state.encoder.add_pool(id, Some(stats));
+    for PoolNote { pool, config, stats, used } in notes.pools {
+        release::renew(&mut Slow::lock(device), &pool);
+        let pool = state.encoder.add_pool(pool.id, Some(stats));
         state.line(now, &Line::NotePool { pool, spec: crate::pool::spec::format(&super::encode::replayable(&config)) });
+        for (entry, bytes) in used {
+            state.line(now, &Line::NoteUsed { pool, entry, bytes });
+        }
     }
     Ok(())
 }

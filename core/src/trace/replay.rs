@@ -866,7 +866,7 @@ impl Engine {
         match &call.line {
             Line::End { .. } => return Ok(()),
             Line::Figures { pool, values } => return self.figures(call.at, *pool, values),
-            Line::NoteStream { .. } | Line::NotePool { .. } => return self.note(&call),
+            Line::NoteStream { .. } | Line::NotePool { .. } | Line::NoteUsed { .. } => return self.note(&call),
             _ => {}
         }
         let number = call.at;
@@ -1006,6 +1006,11 @@ impl Engine {
                 {
                     books.before = Some(Stats::default());
                 }
+            }
+            // Other pools have other entries.
+            Line::NoteUsed { pool, entry, bytes } if self.pools.is_none() => {
+                let id = self.pool(call.at, *pool)?;
+                pool::note_used(id, *entry as usize, *bytes).map_err(|error| self.syntax(call.at, error))?;
             }
             _ => {}
         }
