@@ -556,6 +556,27 @@ static void a_stream_of_another_device_is_refused(void)
     end_world(&w);
 }
 
+static void an_event_of_another_device_is_refused_and_goes_on(void)
+{
+    struct world other;
+    smp_event pending;
+    w = new_world();
+    other = new_world();
+    must(smp_event_create(other.device, 0, &pending));
+    must(smp_event_record(other.device, pending, other.stream));
+    CHECK_REFUSED(smp_note_event_synchronized(w.device, pending), SMP_ERROR_WRONG_DEVICE, "event");
+    CHECK_STATUS(smp_event_query(pending), SMP_NOT_READY);
+    CHECK_REFUSED(smp_note_event_destroyed(w.device, pending), SMP_ERROR_WRONG_DEVICE, "event");
+    CHECK_STATUS(smp_note_event_synchronized(other.device, pending), SMP_SUCCESS);
+    CHECK_STATUS(smp_event_query(pending), SMP_SUCCESS);
+    CHECK_STATUS(smp_note_event_destroyed(other.device, pending), SMP_SUCCESS);
+    CHECK_STATUS(smp_event_query(pending), SMP_ERROR_DESTROYED);
+    CHECK_REFUSED(smp_stream_release(w.device, other.stream), SMP_ERROR_WRONG_DEVICE, "stream");
+    CHECK_STATUS(smp_stream_synchronize(other.device, other.stream), SMP_SUCCESS);
+    end_world(&other);
+    end_world(&w);
+}
+
 static void a_default_stream_cannot_be_destroyed(void)
 {
     w = new_world();
@@ -652,6 +673,8 @@ TEST_MAIN(RUN(null_is_an_invalid_handle)
           RUN(a_closed_device_answers_destroyed_and_its_pools_live_on)
           MODEL_ONLY(a_stream_of_another_device_is_refused,
                      "two devices opened on one context of the driver share its streams")
+          MODEL_ONLY(an_event_of_another_device_is_refused_and_goes_on,
+                     "two devices opened on one context of the driver share its events")
           RUN_ANY_PACE(a_default_stream_cannot_be_destroyed)
           RUN(a_created_stream_needs_no_device_beside_it)
           RUN(a_wrong_device_beside_a_created_stream_is_refused_all_the_same)

@@ -1710,7 +1710,8 @@ smp_status smp_note_stream_wait_ptsz(smp_device device, smp_stream stream, smp_e
 /**
  * Notes that the caller has synchronised with the event. On the model device: smp_event_synchronize.
  *
- * `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+ * `device`: the event's; of two CUDA devices in one context, either.
+ * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
 smp_status smp_note_event_synchronized(smp_device device, smp_event event);
 
@@ -1737,7 +1738,8 @@ smp_status smp_note_device_synchronized(smp_device device);
 /**
  * Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
  *
- * `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+ * `device`: the event's; of two CUDA devices in one context, either.
+ * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */
 smp_status smp_note_event_destroyed(smp_device device, smp_event event);
 
@@ -1878,7 +1880,8 @@ smp_status smp_stream_destroy(smp_stream stream);
  * Tells that the caller is about to destroy a stream of its own, before it does; without it a recycled handle value could
  * inherit an order it does not have. On the model device, whose streams are all the library's, it destroys the stream.
  *
- * Errors: as smp_stream_destroy.
+ * `device`: the stream's; may be null beside a stream that the library has seen.
+ * Errors: as smp_stream_destroy; SMP_ERROR_WRONG_DEVICE.
  */
 smp_status smp_stream_release(smp_device device,
                               smp_stream stream);

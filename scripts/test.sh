@@ -96,7 +96,7 @@ stage_cuda_memory() {
         --target-dir "$build/asan/cuda"
     out=$build/asan/cuda/$host/debug
     for mode in adversarial lazy eager; do "$out/cuda-programs" $mode 1 24 --replay; done
-    for which in steady-state another-context capturing forked recycled default-streams driver-figures; do
+    for which in steady-state another-context wrong-device capturing forked recycled default-streams driver-figures; do
         SIMCUDA_DEVICES=2 "$out/cuda-cases" $which
     done
 }

@@ -42,13 +42,11 @@ pub extern "C" fn smp_note_stream_wait_ptsz(device: smp_device, stream: smp_stre
 
 /// Notes that the caller has synchronised with the event. On the model device: smp_event_synchronize.
 ///
-/// `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+/// `device`: the event's; of two CUDA devices in one context, either.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_event_synchronized(device: smp_device, event: smp_event) -> smp_status {
-    call(|| {
-        device::info(device.id())?;
-        event::synchronize_by(event.id(), Act::Noted)
-    })
+    call(|| event::note_synchronized(device.id(), event.id()))
 }
 
 /// Notes that the caller has synchronised with the stream. On the model device: smp_stream_synchronize.
@@ -76,11 +74,9 @@ pub extern "C" fn smp_note_device_synchronized(device: smp_device) -> smp_status
 
 /// Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
 ///
-/// `device`: the event's. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
+/// `device`: the event's; of two CUDA devices in one context, either.
+/// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_note_event_destroyed(device: smp_device, event: smp_event) -> smp_status {
-    call(|| {
-        device::info(device.id())?;
-        event::destroy_by(event.id(), Act::Noted)
-    })
+    call(|| event::note_destroyed(device.id(), event.id()))
 }

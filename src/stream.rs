@@ -73,7 +73,8 @@ pub extern "C" fn smp_stream_destroy(stream: smp_stream) -> smp_status {
 /// Tells that the caller is about to destroy a stream of its own, before it does; without it a recycled handle value could
 /// inherit an order it does not have. On the model device, whose streams are all the library's, it destroys the stream.
 ///
-/// Errors: as smp_stream_destroy.
+/// `device`: the stream's; may be null beside a stream that the library has seen.
+/// Errors: as smp_stream_destroy; SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_release(device: smp_device, stream: smp_stream) -> smp_status {
     call(|| stream::release(device.id(), stream.id()))

@@ -50,6 +50,11 @@ fn another_current_context_stays_current() {
 }
 
 #[test]
+fn a_device_that_is_named_is_that_of_the_stream_or_event() {
+    case(&["wrong-device"], &[("SIMCUDA_DEVICES", "2")]);
+}
+
+#[test]
 fn a_capturing_stream_is_refused_and_a_capture_is_not_broken() {
     case(&["capturing"], &[]);
 }

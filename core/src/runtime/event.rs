@@ -3,7 +3,8 @@
 //! On CUDA an event's handle is the `CUevent` itself, one of the library's making or one of the caller's that it has seen.
 
 use super::{
-    Act, native, ready_stream, resolve_both, resolve_device, resolve_stream, submit_agreed, synchronize_point,
+    Act, native, ready_stream, resolve_both, resolve_device, resolve_stream, shares_context, submit_agreed,
+    synchronize_point,
 };
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
@@ -61,11 +62,16 @@ fn device_and_seen<T>(id: EventId, look: impl FnOnce(&crate::order::EventState) 
     Ok((device, looked))
 }
 
+#[cold]
+fn of_another_device(id: EventId) -> Error {
+    Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", id.0))
+}
+
 /// What the event's last record stored.
 pub(crate) fn seen(id: EventId, on: Option<&Device>) -> Result<Seen> {
     let (_, state) = lock(id)?;
     if on.is_some_and(|device| (state.device >> 32) as u32 != device.uid) {
-        return Err(Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", id.0)));
+        return Err(of_another_device(id));
     }
     Ok(Seen { recorded: state.recorded.clone(), version: state.version })
 }
@@ -135,12 +141,32 @@ pub fn destroy(event: EventId) -> Result<()> {
 }
 
 /// As [`destroy`], done by `act`.
-pub fn destroy_by(event: EventId, mut act: Act<'_>) -> Result<()> {
+pub fn destroy_by(event: EventId, act: Act<'_>) -> Result<()> {
+    destroy_of(None, event, act)
+}
+
+/// As [`destroy`], done by the caller, who names the event's device.
+///
+/// # Errors
+/// [`Status::WrongDevice`]: it is another device's, and nothing has changed.
+pub fn note_destroyed(device: DeviceId, event: EventId) -> Result<()> {
+    destroy_of(Some(&*resolve_device(device)?), event, Act::Noted)
+}
+
+fn destroy_of(named: Option<&Device>, event: EventId, mut act: Act<'_>) -> Result<()> {
     let device = device_of(event).ok();
     let _serial = device.as_ref().map(|device| device.enter());
     let device = device.as_ref();
     let (slot, state) = lock(event)?;
     let raw = state.raw;
+    if let Some(named) = named {
+        // (Of a context that is not known any more, whose event this is cannot be told.)
+        let may = named.uid == (state.device >> 32) as u32
+            || device.map_or(raw != 0 && named.cuda().is_some(), |own| shares_context(named, own));
+        if !may {
+            return Err(of_another_device(event));
+        }
+    }
     if raw != 0
         && let Some(known) = BY_RAW.write().as_mut()
         && known.get(&raw) == Some(&slot)
@@ -190,7 +216,7 @@ fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act
     };
     let default_stream = stream.0 <= 2;
     if (device.0 != 0 || default_stream) && resolve_device(device)?.uid != own.uid {
-        return Err(Error::new(Status::WrongDevice, format_args!("event {:#x} belongs to another device", event.0)));
+        return Err(of_another_device(event));
     }
     let stream = resolve_stream(&own, stream)?;
     let _serial = own.enter();
@@ -272,9 +298,24 @@ pub fn synchronize(event: EventId) -> Result<()> {
 }
 
 /// As [`synchronize`], done by `act`.
-pub fn synchronize_by(event: EventId, mut act: Act<'_>) -> Result<()> {
+pub fn synchronize_by(event: EventId, act: Act<'_>) -> Result<()> {
+    synchronize_of(None, event, act)
+}
+
+/// As [`synchronize`], done by the caller, who names the event's device.
+///
+/// # Errors
+/// [`Status::WrongDevice`]: it is another device's, and nothing has changed.
+pub fn note_synchronized(device: DeviceId, event: EventId) -> Result<()> {
+    synchronize_of(Some(&*resolve_device(device)?), event, Act::Noted)
+}
+
+fn synchronize_of(named: Option<&Device>, event: EventId, mut act: Act<'_>) -> Result<()> {
     let look = |state: &crate::order::EventState| Seen { recorded: state.recorded.clone(), version: state.version };
     let (device, mut before) = device_and_seen(event, look)?;
+    if named.is_some_and(|named| named.uid != device.uid && !shares_context(named, &device)) {
+        return Err(of_another_device(event));
+    }
     let serial = device.enter();
     if serial.is_some() {
         // It may have waited for its turn.

@@ -70,6 +70,11 @@ pub(crate) fn resolve_device(id: DeviceId) -> Result<Arc<Device>> {
     place.device.clone().ok_or_else(|| handle::gone(kind, id.0))
 }
 
+/// Two devices of the library are one to the driver: its streams and events of the one are those of the other.
+pub(crate) fn shares_context(one: &Device, other: &Device) -> bool {
+    one.cuda().zip(other.cuda()).is_some_and(|(one, other)| one.shares_context(other))
+}
+
 /// A stream handle's stream, which must be one of `device`. 0 and 1 are the legacy default stream, 2 the calling thread's
 /// default stream.
 pub(crate) fn resolve_stream(device: &Arc<Device>, id: StreamId) -> Result<StreamRef> {

@@ -6,7 +6,7 @@
 //! touched. What an event says of progress is asked with no lock held, and raises *executed*, never *observed*.
 
 use super::stream::StreamFlags;
-use super::{DEVICES, stream};
+use super::{DEVICES, shares_context, stream};
 use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
@@ -271,10 +271,7 @@ pub(crate) fn resolve(device: &Arc<Device>, cuda: &Arc<CudaDevice>, id: StreamId
     }
     let (non_blocking, ours) = cuda.stream_facts(id.0).map_err(|code| unknown(cuda, id, code))?;
     if !ours {
-        return Err(Error::new(
-            Status::WrongDevice,
-            format_args!("stream {:#x} belongs to another device or context", id.0),
-        ));
+        return Err(of_another_device(id));
     }
     let identity =
         if device.checked { cuda.stream_identity(id.0).map_err(|code| unknown(cuda, id, code))? } else { 0 };
@@ -325,6 +322,28 @@ pub(crate) fn find(raw: u64) -> Option<(Arc<Device>, StreamRef)> {
 /// The same for every device that has seen it: two of the library's devices may share a context.
 pub(crate) fn find_all(raw: u64) -> Vec<(Arc<Device>, StreamRef)> {
     cuda_devices().filter_map(|device| seen_by(device, raw)).collect()
+}
+
+/// A stream that this device has not seen, and others have, is theirs, unless they share its context, or the driver has given the
+/// handle out anew in it.
+///
+/// # Errors
+/// WRONG_DEVICE; what the driver answers.
+pub(crate) fn refuse_others(device: &Arc<Device>, cuda: &CudaDevice, id: StreamId) -> Result<()> {
+    let others = find_all(id.0);
+    if others.is_empty() || others.iter().any(|(other, _)| shares_context(device, other)) {
+        return Ok(());
+    }
+    match cuda.stream_facts(id.0) {
+        Ok((_, true)) => Ok(()),
+        Ok((_, false)) => Err(of_another_device(id)),
+        Err(code) => Err(unknown(cuda, id, code)),
+    }
+}
+
+#[cold]
+fn of_another_device(id: StreamId) -> Error {
+    Error::new(Status::WrongDevice, format_args!("stream {:#x} belongs to another device or context", id.0))
 }
 
 fn seen_by(device: Arc<Device>, raw: u64) -> Option<(Arc<Device>, StreamRef)> {

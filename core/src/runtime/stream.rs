@@ -163,10 +163,13 @@ pub fn release(device: DeviceId, id: StreamId) -> Result<()> {
     }
     if native::any() && native::is_foreign(id.0) && device.0 != 0 {
         let device = resolve_device(device)?;
-        if device.cuda().is_some() {
+        if let Some(cuda) = device.cuda() {
+            let known = device.adopted.read().get(&id.0).copied();
+            if known.is_none() {
+                native::refuse_others(&device, cuda, id)?;
+            }
             end_elsewhere(&device, id.0);
             // One that was never seen has nothing to forget.
-            let known = device.adopted.read().get(&id.0).copied();
             let Some(stream) = known else { return Ok(()) };
             return end(&device, stream);
         }

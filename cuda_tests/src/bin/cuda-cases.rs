@@ -186,6 +186,39 @@ fn another_context() {
     assert_eq!(current(), other, "after a close");
 }
 
+/// What names a device names that of the stream or event; two devices of the library in one context are one in this.
+fn wrong_device() {
+    driver::use_primary(0);
+    let second = || device::open_cuda(&CudaOptions { ordinal: 1, ..CudaOptions::default() }).expect("device 1");
+    let (here, twin, there) = (open(), open(), second());
+    let refused = |answer: smp_core::Result<()>| {
+        let error = answer.expect_err("another device's");
+        assert_eq!(error.status, Status::WrongDevice, "{error}");
+    };
+    let held = pool(here, Preset::SubSlices);
+    let stream = stream::create(here, StreamFlags::default()).expect("a stream");
+    let before = block(held, stream);
+    refused(stream::release(there, stream));
+    assert_eq!(stream::info(here, stream).expect("it is known").submitted, 1);
+    let event = event::create(here).expect("an event");
+    event::record(here, event, stream).expect("a record");
+    refused(event::note_synchronized(there, event));
+    refused(event::note_destroyed(there, event));
+    assert_eq!(stream::info(here, stream).expect("it is known").observed, 0);
+    stream::synchronize(here, stream).expect("a synchronise");
+    event::note_synchronized(twin, event).expect("the twin's too");
+    pool::free_async(before, stream).expect("a free");
+    // The twin has not seen the stream, and it is one of its own.
+    stream::release(twin, stream).expect("the twin's too");
+    assert_eq!(stream::info(here, stream).expect("the driver has it").submitted, 0, "begins anew");
+    stream::destroy(stream).expect("a destroy");
+    // One that was never seen has nothing to forget, whoever is told.
+    let mut unseen = 0;
+    ok(driver::stream_create(&mut unseen, 0));
+    stream::release(here, StreamId(unseen)).expect("nothing to forget");
+    event::note_destroyed(twin, event).expect("the twin's too");
+}
+
 /// A capturing stream is refused; a capture elsewhere is not disturbed by what the library does for itself.
 fn capturing() {
     driver::use_primary(0);
@@ -395,6 +428,7 @@ fn main() {
         "library-without-driver" => library_without_driver(),
         "missing" => missing(argument),
         "entry-points" => cuda::entry_points().iter().for_each(|point| println!("{}", point.0)),
+        "wrong-device" => wrong_device(),
         "another-context" => another_context(),
         "capturing" => capturing(),
         "forked" => forked(),

@@ -280,6 +280,9 @@ impl CudaDevice {
     pub(crate) fn version(&self) -> i32 {
         self.loaded.version
     }
+    pub(crate) fn shares_context(&self, other: &CudaDevice) -> bool {
+        self.context == other.context
+    }
     /// Events can stand for everything submitted to the context.
     pub(crate) fn records_contexts(&self) -> bool {
         self.loaded.driver.cuCtxRecordEvent.is_some()
