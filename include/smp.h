@@ -61,7 +61,7 @@ typedef struct CUevent_st *smp_event;
 
 /** The legacy default stream, as CU_STREAM_LEGACY. */
 #define SMP_STREAM_LEGACY ((smp_stream)0x1)
-/** The calling thread's default stream, as CU_STREAM_PER_THREAD. */
+/** The calling thread's default stream, as CU_STREAM_PER_THREAD; the thread's own until it has ended, its destructors included. */
 #define SMP_STREAM_PER_THREAD ((smp_stream)0x2)
 
 /** Initialisers. Each sets struct_size and every default. */

@@ -4,7 +4,7 @@
 //! The rules are in `docs/placement.md`. Everything is named by handles that may be passed anywhere at any time; a bad
 //! one is an error. No function here panics on any argument.
 
-// Only the driver boundary (`device/cuda`) and the fork notice allow it.
+// Only the driver boundary (`device/cuda`), the fork notice and the notice of ended threads (`runtime/thread.rs`) allow it.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]

@@ -64,6 +64,53 @@ fn the_default_stream_of_a_thread_that_goes_on_is_kept() {
     other.join().unwrap();
 }
 
+/// Calls made from a destructor of the thread, after all that the library could have noticed.
+struct Last {
+    device: DeviceId,
+    before: u64,
+    at_end: std::sync::mpsc::Sender<()>,
+    go: std::sync::mpsc::Receiver<()>,
+    after: std::sync::mpsc::Sender<(u64, u64)>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.at_end.send(()).unwrap();
+        self.go.recv().unwrap();
+        let own = stream::info(self.device, PER_THREAD).unwrap().id.0;
+        self.after.send((self.before, own)).unwrap();
+    }
+}
+
+#[test]
+fn a_thread_keeps_its_default_stream_in_its_own_destructors_and_it_is_forgotten_after_them() {
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    let device = open();
+    let (at_end, ends) = std::sync::mpsc::channel();
+    let (go, turn) = std::sync::mpsc::channel();
+    let (after, seen) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        // Its destructor is registered before the library sees the thread, and runs after the library's would.
+        LAST.with(|last| {
+            *last.borrow_mut() = Some(Last { device, before: 0, at_end, go: turn, after });
+            let own = stream::info(device, PER_THREAD).unwrap().id.0;
+            last.borrow_mut().as_mut().unwrap().before = own;
+        });
+    });
+    ends.recv().unwrap();
+    let begin = || std::thread::spawn(move || stream::info(device, PER_THREAD).unwrap().id.0).join().unwrap();
+    begin();
+    go.send(()).unwrap();
+    let (before, own) = seen.recv().unwrap();
+    assert_eq!(before, own);
+    other.join().unwrap();
+    begin();
+    // The legacy one, and the last thread's, which no other has come after.
+    assert_eq!(device::info(device).unwrap().live_streams, 2);
+}
+
 #[test]
 fn streams_outlive_their_devices_handle_with_any_pool_of_it() {
     let device = open();

@@ -6,6 +6,8 @@ pub mod device;
 pub mod event;
 pub(crate) mod native;
 pub mod stream;
+#[allow(unsafe_code)]
+mod thread;
 
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, StreamId};
@@ -174,7 +176,7 @@ pub(crate) fn handle_of(device: &Device, stream: StreamRef) -> StreamId {
 }
 
 fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
-    let me = native::thread();
+    let me = thread::number();
     let _serial = device.enter();
     if let Some(&stream) = device.per_thread.lock().get(&me) {
         return Ok(stream);

@@ -6,7 +6,7 @@
 //! touched. What an event says of progress is asked with no lock held, and raises *executed*, never *observed*.
 
 use super::stream::StreamFlags;
-use super::{DEVICES, shares_context, stream};
+use super::{DEVICES, shares_context, stream, thread};
 use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
@@ -14,11 +14,9 @@ use crate::order::StreamRef;
 use crate::pool::observer::Event;
 use crate::pool::state::{Device, STREAMS};
 use parking_lot::Mutex;
-use std::cell::Cell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Bit of `watch`: the next own call, of any kind, records an event.
 pub(crate) const OWES: u32 = 1;
@@ -133,58 +131,12 @@ pub(crate) fn any_poisoned() -> bool {
     fork::process() & fork::POISONED != 0
 }
 
-/// This thread's number.
-#[inline(always)]
-pub(crate) fn thread() -> u64 {
-    thread_local! {
-        // Without a destructor: usable to the last moment of a thread.
-        static ME: Cell<u64> = const { Cell::new(0) };
-    }
-    ME.with(|cell| {
-        if cell.get() == 0 {
-            cell.set(begin_thread());
-        }
-        cell.get()
-    })
-}
-
-/// Threads that have a number and have not ended.
-static THREADS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-#[cold]
-fn begin_thread() -> u64 {
-    struct End(Cell<u64>);
-    impl Drop for End {
-        fn drop(&mut self) {
-            // In a forked child whoever held the lock may not be there any more. A thread that is not struck out keeps its
-            // streams.
-            if let Some(mut threads) = THREADS.try_lock_for(Duration::from_millis(10)) {
-                threads.remove(&self.0.get());
-            }
-        }
-    }
-    thread_local! {
-        static END: End = const { End(Cell::new(0)) };
-    }
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let number = NEXT.fetch_add(1, Relaxed);
-    // One that is ending already would never be struck out: it counts as ended.
-    if END.try_with(|end| end.0.set(number)).is_ok() {
-        THREADS.lock().insert(number);
-    }
-    number
-}
-
 /// Forgets the default streams of threads that have ended, but for `me`: no call can name them. What they have freed is
 /// there for others once it is observed. An event cannot be recorded on them: this thread's own stream has their name.
 pub(crate) fn forget_ended_threads(device: &Arc<Device>, me: u64) {
     let known: Vec<(u64, StreamRef)> =
         device.per_thread.lock().iter().map(|(&thread, &stream)| (thread, stream)).collect();
-    let ended: Vec<(u64, StreamRef)> = {
-        let threads = THREADS.lock();
-        known.into_iter().filter(|(thread, _)| *thread != me && !threads.contains(thread)).collect()
-    };
-    for (thread, stream) in ended {
+    for (thread, stream) in thread::ended(known, me) {
         if device.per_thread.lock().remove(&thread).is_some() {
             stream::mark_end(device, stream);
             // A call that had the stream's own handle may have been faster.
@@ -198,7 +150,7 @@ pub(crate) fn forget_ended_threads(device: &Arc<Device>, me: u64) {
 pub(crate) fn key(stream: StreamId) -> u64 {
     match stream.0 {
         0 => LEGACY,
-        PER_THREAD => THREAD_KEY | thread(),
+        PER_THREAD => THREAD_KEY | thread::number(),
         other => other,
     }
 }
