@@ -48,6 +48,31 @@ void an_error_carries_status_and_text_and_is_a_runtime_error() {
     CHECK_EQ(thrown_by([] { smp::check(SMP_SUCCESS); }, ""), SMP_SUCCESS);
 }
 
+void an_error_that_is_not_the_last_failure_has_not_its_text() {
+    CHECK(smp_pool_destroy(nullptr) == SMP_ERROR_INVALID_HANDLE); // a failure handled long ago, whose text says "null"
+    for (smp_status status : {SMP_NOT_READY, SMP_ERROR_FREED}) {
+        try {
+            smp::check(status);
+            CHECK(false);
+        } catch (const smp::error &error) {
+            CHECK_EQ(error.status(), status);
+            CHECK(std::strstr(error.what(), "null") == nullptr);
+            CHECK_HAS(error.what(), smp_status_description(status));
+        }
+    }
+}
+
+void an_event_has_forms_that_do_not_throw() {
+    smp::device device(lazy_model());
+    smp::stream stream(device);
+    smp::event event(nullptr, nullptr);
+    CHECK_EQ(event.try_synchronize(), SMP_ERROR_INVALID_HANDLE);
+    CHECK_EQ(smp::event::try_create(device, event), SMP_SUCCESS);
+    CHECK_EQ(event.try_record(stream), SMP_SUCCESS);
+    CHECK_EQ(event.try_synchronize(), SMP_SUCCESS);
+    CHECK(event.query());
+}
+
 void holds_is_true_false_or_throws() {
     CHECK(smp::holds(SMP_SUCCESS));
     CHECK(!smp::holds(SMP_NOT_READY));
@@ -437,6 +462,8 @@ void many_owners_in_a_container_free_everything() {
 } // namespace
 
 TEST_MAIN(RUN(an_error_carries_status_and_text_and_is_a_runtime_error)
+          RUN(an_error_that_is_not_the_last_failure_has_not_its_text)
+          RUN(an_event_has_forms_that_do_not_throw)
           RUN(holds_is_true_false_or_throws)
           RUN(owners_move_and_do_not_copy)
           RUN(a_device_closes_its_handle_once)

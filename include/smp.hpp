@@ -1,8 +1,10 @@
 /*
  * smp.hpp: thin C++17 over smp.h. Every class owns one handle (or refers to one, where it says so), moves but does not
- * copy, and gives the handle back in its destructor. What can fail comes twice: a form that throws smp::error, and a
- * noexcept try_ form that returns the smp_status. Nothing here keeps state of its own, so smp.h's rules on threads and
- * order hold as they are, and C handles can be mixed in freely.
+ * copy, and gives the handle back in its destructor. What can fail throws smp::error. Opening a device, creating a stream,
+ * an event or a pool, allocating from a pool, freeing an allocation, recording an event, and synchronising with a device, a
+ * stream or an event have a noexcept try_ form beside it, which returns the smp_status; of the rest that is the C function on
+ * get(). Nothing here keeps state of its own, so smp.h's rules on threads and order hold as they are, and C handles can be
+ * mixed in freely.
  */
 #ifndef SMP_HPP
 #define SMP_HPP
@@ -18,13 +20,16 @@
 #if !defined(__cplusplus) || __cplusplus < 201703L
 #error "smp.hpp needs C++17; smp.h alone works from C++11"
 #endif
+#if !defined(__cpp_exceptions) && !defined(__EXCEPTIONS) && !defined(_CPPUNWIND)
+#error "smp.hpp needs exceptions; smp.h alone works without"
+#endif
 
 namespace smp {
 
 /** A failed call: its status, the text of smp_last_error, and the driver's own code. */
 class error : public std::runtime_error {
 public:
-    /** The failure `status` that this thread just got. */
+    /** The failure `status` that this thread just got. One that is not its last carries smp_status_description's text. */
     explicit error(smp_status status) : error(status, last()) {}
 
     /** The status the call returned. */
@@ -34,9 +39,11 @@ public:
 
 private:
     error(smp_status status, const smp_error &last)
-        : std::runtime_error(std::string(smp_status_name(static_cast<std::uint32_t>(status))) + ": " + last.text),
+        : std::runtime_error(std::string(smp_status_name(static_cast<std::uint32_t>(status))) + ": " +
+                             (last.status == status ? last.text
+                                                    : smp_status_description(static_cast<std::uint32_t>(status)))),
           status_(status),
-          driver_code_(last.driver_code) {}
+          driver_code_(last.status == status ? last.driver_code : 0) {}
 
     static smp_error last() noexcept {
         smp_error last = SMP_ERROR_INIT;
@@ -173,6 +180,19 @@ public:
     /** An event of `device`, complete until recorded. */
     explicit event(const device &device) : device_(device.get()) { check(smp_event_create(device_, 0, &handle_)); }
 
+    /** Takes over a C handle, of `device`. */
+    event(smp_device device, smp_event handle) noexcept : owner(handle), device_(device) {}
+
+    /** Creates an event into `out`. */
+    [[nodiscard]] static smp_status try_create(const device &device, event &out) noexcept {
+        smp_event handle = nullptr;
+        const smp_status status = smp_event_create(device.get(), 0, &handle);
+        if (status == SMP_SUCCESS) {
+            out = event(device.get(), handle);
+        }
+        return status;
+    }
+
     operator smp_event() const noexcept { return handle_; }
 
     /** Its point is the position of `stream` now. */
@@ -180,7 +200,9 @@ public:
     /** As record. */
     smp_status try_record(smp_stream stream) const noexcept { return smp_event_record(device_, handle_, stream); }
     /** Waits for its point. */
-    void synchronize() const { check(smp_event_synchronize(handle_)); }
+    void synchronize() const { check(try_synchronize()); }
+    /** As synchronize. */
+    smp_status try_synchronize() const noexcept { return smp_event_synchronize(handle_); }
     /** Whether its point has executed. */
     bool query() const { return holds(smp_event_query(handle_)); }
 
