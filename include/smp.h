@@ -1738,6 +1738,8 @@ smp_status smp_note_device_synchronized(smp_device device);
 /**
  * Notes that the caller has destroyed the event. On the model device: smp_event_destroy.
  *
+ * On CUDA an event that the library has not seen has nothing to forget.
+ *
  * `device`: the event's; of two CUDA devices in one context, either.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
  */

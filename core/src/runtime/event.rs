@@ -157,7 +157,11 @@ fn destroy_of(named: Option<&Device>, event: EventId, mut act: Act<'_>) -> Resul
     let device = device_of(event).ok();
     let _serial = device.as_ref().map(|device| device.enter());
     let device = device.as_ref();
-    let (slot, state) = lock(event)?;
+    let (slot, state) = match lock(event) {
+        // One that was never seen has nothing to forget.
+        Err(_) if named.is_some_and(|named| named.cuda().is_some()) && native::is_foreign(event.0) => return Ok(()),
+        locked => locked?,
+    };
     let raw = state.raw;
     if let Some(named) = named {
         // (Of a context that is not known any more, whose event this is cannot be told.)

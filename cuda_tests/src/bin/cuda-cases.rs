@@ -5,7 +5,7 @@
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
 use smp_core::pool::{self, PoolConfig, Preset, Reason};
 use smp_core::stream::{self, StreamFlags};
-use smp_core::{AllocationId, DeviceId, PoolId, Status, StreamId, event};
+use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event};
 use smp_cuda_tests::driver::{self, LAZY, ok};
 
 const MIB: u64 = 1 << 20;
@@ -217,6 +217,13 @@ fn wrong_device() {
     ok(driver::stream_create(&mut unseen, 0));
     stream::release(here, StreamId(unseen)).expect("nothing to forget");
     event::note_destroyed(twin, event).expect("the twin's too");
+    let mut unseen = 0;
+    ok(driver::event_create(&mut unseen, 0));
+    event::note_destroyed(here, EventId(unseen)).expect("nothing to forget");
+    for wrong in [0, 1, 2, 0xe << 60 | 5] {
+        let error = event::note_destroyed(here, EventId(wrong)).expect_err("no event of a driver's");
+        assert_eq!(error.status, Status::InvalidHandle, "{error}");
+    }
 }
 
 /// A capturing stream is refused; a capture elsewhere is not disturbed by what the library does for itself.
