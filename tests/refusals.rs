@@ -595,7 +595,13 @@ fn an_out_of_memory_text_tells_asked_used_reserved_and_the_device() {
     // SAFETY: the out-parameter is valid.
     let status = unsafe { smp_alloc_async(pool, 2 << 20, stream, &mut out) };
     // asked 2 MiB, used 3 MiB, reserved 4 MiB, the largest free block 1 MiB, device free 0 of 4 MiB
-    refused(status, SMP_ERROR_OUT_OF_MEMORY, &["2097152", "3145728", "4194304", "1048576"]);
+    refused(status, SMP_ERROR_OUT_OF_MEMORY, &["2097152", "3145728", "4194304", "1048576", "free some"]);
+    // What is more than all of the device no free will help.
+    let larger = pool_from(device, "direct()");
+    // SAFETY: as above.
+    let status = unsafe { smp_alloc_async(larger, 6 << 20, stream, &mut out) };
+    refused(status, SMP_ERROR_OUT_OF_MEMORY, &["6291456", "more than the device has"]);
+    ok(smp_pool_destroy(larger));
     for allocation in [a, b] {
         ok(smp_free(allocation));
     }

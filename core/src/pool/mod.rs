@@ -157,6 +157,8 @@ impl OutOfMemory {
             "a synchronise, or an event wait on the stream that freed, would make the largest free block usable"
         } else if self.pending_bytes >= self.asked {
             "a synchronise would let pending frees merge or go back to the device"
+        } else if self.device_total != u64::MAX && self.asked > self.device_total {
+            "that is more than the device has"
         } else if self.device_total != u64::MAX && self.used.saturating_add(self.asked) > self.device_total {
             "live blocks leave too little of the device: free some"
         } else {
