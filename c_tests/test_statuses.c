@@ -367,6 +367,13 @@ static void unknown_and_read_only_attributes_are_named(void)
     CHECK_REFUSED(smp_pool_get_attribute(t.pool, 4242, &value), SMP_ERROR_INVALID_VALUE, "4242");
     CHECK_REFUSED(smp_pool_set_attribute(t.pool, 4242, 0), SMP_ERROR_INVALID_VALUE, "4242");
     CHECK_REFUSED(smp_pool_set_attribute(t.pool, 5, 0), SMP_ERROR_INVALID_VALUE, "read-only");
+    CHECK_REFUSED(smp_pool_set_attribute(t.pool, SMP_ATTRIBUTE_MAX_POOL_SIZE, 0), SMP_ERROR_INVALID_VALUE, "read-only");
+    for (uint32_t number = 9; number <= 15; number++) { /* what one does not know the other does not either */
+        if (number == SMP_ATTRIBUTE_MAX_POOL_SIZE)
+            continue;
+        CHECK_REFUSED(smp_pool_get_attribute(t.pool, number, &value), SMP_ERROR_INVALID_VALUE, "not known");
+        CHECK_REFUSED(smp_pool_set_attribute(t.pool, number, 0), SMP_ERROR_INVALID_VALUE, "not known");
+    }
     CHECK_REFUSED(smp_pool_set_attribute(t.pool, 6, 1), SMP_ERROR_INVALID_VALUE, "0");
     CHECK_EQ(value, 5);
     scene_end(&t);

@@ -7,13 +7,17 @@
  * Conventions
  * - A function returns smp_status, SMP_SUCCESS being 0, unless it cannot fail. After a failure smp_last_error() tells
  *   this thread what was wrong. SMP_NOT_READY and SMP_UNPROVEN are answers, not failures; they leave no text.
+ * - "Errors:" lists what a function answers of its own. On a CUDA device each may also answer SMP_ERROR_DRIVER,
+ *   SMP_ERROR_DEVICE_POISONED, and for a capturing stream SMP_ERROR_CAPTURING; any device's calls answer SMP_ERROR_FORKED in the
+ *   child of a process that had opened a CUDA device; and a fault inside the library is SMP_ERROR_INTERNAL.
  * - Out-parameters come last and are written on success only. The one exception is CUDA's: an allocation call that
  *   fails sets its out-parameter to null.
  * - Sizes are bytes. SMP_NONE stands for "none", "never" or "no limit", as each field says.
  * - Handles are values, never dereferenced. Any value at any time (null, stale, of another kind, used on another
  *   thread) gets an error and changes nothing. Raw pointers cannot carry that promise once their memory is reused.
- * - A struct that may grow starts with struct_size; set it with the struct's _INIT macro. Bytes the library does not
- *   know and reserved fields must be zero in what you pass; in what you get they are zeroed.
+ * - A struct that may grow starts with struct_size; set it with the struct's _INIT macro. It is at least the struct's size in
+ *   the first version that had it and at most 4096. Bytes the library does not know and reserved fields must be zero in what
+ *   you pass; in what you get they are zeroed.
  * - Every function may be called from any thread at any time. Where a call takes a stream, it takes effect in that
  *   stream's order. The legacy default stream is NULL or SMP_STREAM_LEGACY, the calling thread's default stream
  *   SMP_STREAM_PER_THREAD; which device's is meant follows from the device, pool or allocation beside it.
@@ -699,7 +703,9 @@ typedef struct smp_allocation_info {
      */
     uint64_t ready_seq;
     /**
-     * The stream as it was given; null if host-ordered.
+     * The stream's handle: null for the legacy default stream, if host-ordered, and once the stream has been
+     * destroyed. A thread's default stream has a handle of its own on the model device, and is SMP_STREAM_PER_THREAD on CUDA,
+     * which means it on that thread only.
      */
     smp_stream stream;
     /**
@@ -1800,7 +1806,8 @@ smp_status smp_pool_get_driver_attribute(smp_pool pool,
                                          uint64_t *out);
 
 /**
- * Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value.
+ * Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value
+ * (these are the pool's own marks, as in CUDA: those of its entries, in smp_pool_get_entry_stats, stay).
  *
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown or read-only attribute
  * or a value it cannot have.
@@ -1909,9 +1916,12 @@ smp_status smp_stream_synchronize_ptsz(smp_device device, smp_stream stream);
 /**
  * Has everything submitted to the stream executed? Changes nothing; in particular nothing becomes observed.
  *
- * SMP_SUCCESS: yes. SMP_NOT_READY: no. Errors: as smp_stream_synchronize.
+ * SMP_SUCCESS: yes. SMP_NOT_READY: no. Errors: as smp_stream_synchronize; SMP_ERROR_CAPTURING for a stream that is being
+ * captured, which CUDA does not answer about (and whose capture it ends).
  */
-SMP_NODISCARD smp_status smp_stream_query(smp_device device, smp_stream stream);
+SMP_NODISCARD
+smp_status smp_stream_query(smp_device device,
+                            smp_stream stream);
 
 /**
  * smp_stream_query as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.

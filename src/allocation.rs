@@ -77,7 +77,9 @@ pub struct smp_allocation_info {
     pub stream_id: u64,
     /// Its place in that stream; 0 if host-ordered.
     pub ready_seq: u64,
-    /// The stream as it was given; null if host-ordered.
+    /// The stream's handle: null for the legacy default stream, if host-ordered, and once the stream has been
+    /// destroyed. A thread's default stream has a handle of its own on the model device, and is SMP_STREAM_PER_THREAD on CUDA,
+    /// which means it on that thread only.
     pub stream: smp_stream,
     /// The pool, which may be destroyed already.
     pub pool: smp_pool,

@@ -122,7 +122,7 @@ unsafe fn stated_size<T: Growing>(pointer: *const T, argument: &str) -> Result<u
     let size = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
     if size < T::FIRST || size > LARGEST_STRUCT {
         return Err(invalid(format_args!(
-            "{argument}->struct_size is {size}; {} has at least {} bytes (use its _INIT macro)",
+            "{argument}->struct_size is {size}; {} has from {} to {LARGEST_STRUCT} bytes (use its _INIT macro)",
             T::NAME,
             T::FIRST,
         )));

@@ -287,7 +287,8 @@ pub unsafe extern "C" fn smp_pool_get_driver_attribute(pool: smp_pool, attribute
     })
 }
 
-/// Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value.
+/// Sets an attribute: 1 to 3 to 0 or 1, 4 to a number of bytes, 6 and 8 to 0 only, which sets them to the current value
+/// (these are the pool's own marks, as in CUDA: those of its entries, in smp_pool_get_entry_stats, stay).
 ///
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for an unknown or read-only attribute
 /// or a value it cannot have.

@@ -103,7 +103,8 @@ pub extern "C" fn smp_stream_synchronize_ptsz(device: smp_device, stream: smp_st
 
 /// Has everything submitted to the stream executed? Changes nothing; in particular nothing becomes observed.
 ///
-/// SMP_SUCCESS: yes. SMP_NOT_READY: no. Errors: as smp_stream_synchronize.
+/// SMP_SUCCESS: yes. SMP_NOT_READY: no. Errors: as smp_stream_synchronize; SMP_ERROR_CAPTURING for a stream that is being
+/// captured, which CUDA does not answer about (and whose capture it ends).
 #[must_use]
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_query(device: smp_device, stream: smp_stream) -> smp_status {
@@ -164,7 +165,7 @@ unsafe fn get_info(device: smp_device, stream: smp_stream, out: *mut smp_stream_
     // SAFETY: null or a struct of the size it states.
     let out = unsafe { Out::new(out, "out") }?;
     let info = stream::info(device.id(), stream.id())?;
-    let pace = if info.lazy { SMP_STREAM_LAZY } else { SMP_STREAM_EAGER };
+    let pace = info.lazy.map_or(0, |lazy| if lazy { SMP_STREAM_LAZY } else { SMP_STREAM_EAGER });
     out.write(smp_stream_info {
         struct_size: 0,
         flags: pace | if info.non_blocking { SMP_STREAM_NON_BLOCKING } else { 0 },

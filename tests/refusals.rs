@@ -250,7 +250,7 @@ fn a_struct_size_below_the_first_versions_is_refused() {
 #[test]
 fn a_struct_size_beyond_reason_is_refused() {
     let desc = smp_device_desc { struct_size: u32::MAX, ..device_desc() };
-    open_refused(&desc, SMP_ERROR_INVALID_VALUE, &["struct_size", "4294967295"]);
+    open_refused(&desc, SMP_ERROR_INVALID_VALUE, &["struct_size", "4294967295", "from 72 to 4096"]);
 }
 
 #[test]
@@ -469,6 +469,21 @@ fn null_foreign_and_stale_handles_have_their_own_statuses() {
     ok(smp_device_close(device));
     refused(smp_device_synchronize(device), SMP_ERROR_DESTROYED, &["device"]);
     refused(smp_device_close(device), SMP_ERROR_DESTROYED, &["device"]);
+}
+
+#[test]
+fn texts_name_the_other_kind_with_its_article_and_a_device_is_closed() {
+    let device = open_default();
+    let event = event_of(device);
+    refused(smp_pool_destroy(event.cast()), SMP_ERROR_INVALID_HANDLE, &["expected a pool handle, got an event handle"]);
+    refused(
+        smp_event_destroy(device.cast()),
+        SMP_ERROR_INVALID_HANDLE,
+        &["expected an event handle, got a device handle"],
+    );
+    ok(smp_event_destroy(event));
+    ok(smp_device_close(device));
+    refused(smp_device_synchronize(device), SMP_ERROR_DESTROYED, &["has been closed"]);
 }
 
 #[test]

@@ -32,6 +32,11 @@ impl Kind {
         }
     }
 
+    /// The name after its article.
+    fn one(self) -> String {
+        let article = if matches!(self, Kind::Event | Kind::Allocation) { "an" } else { "a" };
+        format!("{article} {}", self.name())
+    }
     fn of(bits: u64) -> Option<Kind> {
         Some(match bits >> (SLOT_BITS + GENERATION_BITS) {
             0x9 => Kind::Device,
@@ -88,10 +93,10 @@ pub(crate) fn invalid(kind: Kind, bits: u64) -> Error {
         match (bits, Kind::of(bits)) {
             (0, _) => format!("{what} handle is null"),
             (_, Some(other)) if other != kind => {
-                format!("expected a {what} handle, got a {} handle ({bits:#x})", other.name())
+                format!("expected {} handle, got {} handle ({bits:#x})", kind.one(), other.one())
             }
             (_, Some(_)) => format!("{bits:#x} is no {what} handle that was ever given out"),
-            _ => format!("{bits:#x} is not a {what} handle"),
+            _ => format!("{bits:#x} is not {} handle", kind.one()),
         },
     )
 }
@@ -102,6 +107,7 @@ pub(crate) fn gone(kind: Kind, bits: u64) -> Error {
     let what = kind.name();
     match kind {
         Kind::Allocation => Error::new(Status::Freed, format_args!("{what} {bits:#x} has been freed")),
+        Kind::Device => Error::new(Status::Destroyed, format_args!("{what} {bits:#x} has been closed")),
         _ => Error::new(Status::Destroyed, format_args!("{what} {bits:#x} has been destroyed")),
     }
 }

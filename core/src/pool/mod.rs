@@ -388,7 +388,7 @@ pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
             let mut slow = Slow::lock(&pool.device);
             slow.lower_mark(&mut pool.shared.lock(), &pool, pool.entries.len());
         }
-        5 | 7 | 9..=15 => return refuse(format!("attribute {attribute} is read-only")),
+        5 | 7 | 13 => return refuse(format!("attribute {attribute} is read-only")),
         _ => return refuse(format!("attribute {attribute} is not known")),
     }
     pool.device.tell(&Event::SetAttribute { pool: pool.id, attribute, value });

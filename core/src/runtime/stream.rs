@@ -34,8 +34,8 @@ pub struct StreamInfo {
     pub observed: u64,
     /// Not ordered with the legacy default stream.
     pub non_blocking: bool,
-    /// Runs only when advanced or synchronised.
-    pub lazy: bool,
+    /// Runs only when advanced or synchronised. `None` on CUDA, where streams run as they do.
+    pub lazy: Option<bool>,
 }
 
 /// Creates a stream (`cuStreamCreate`). On CUDA the handle is the `CUstream` itself.
@@ -432,6 +432,6 @@ pub fn info(device: DeviceId, stream: StreamId) -> Result<StreamInfo> {
         executed: record.executed(),
         observed: record.observed(),
         non_blocking: state.non_blocking,
-        lazy: state.lazy,
+        lazy: device.cuda().is_none().then_some(state.lazy),
     })
 }

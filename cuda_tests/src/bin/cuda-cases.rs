@@ -251,6 +251,11 @@ fn capturing() {
     assert_eq!(driver::capture_end(captured, &mut graph), 0, "the capture was not broken");
     ok(driver::graph_destroy(graph));
     pool::free_async(before, StreamId(captured)).expect("the capture is over");
+    assert_eq!(stream::info(device, StreamId(captured)).expect("a stream").lazy, None, "the driver's pace is its own");
+    ok(driver::capture_begin(captured, 0));
+    let refused = stream::query(device, StreamId(captured)).expect_err("a capturing stream");
+    assert_eq!((refused.status, refused.driver_code), (Status::Capturing, 900), "{refused}");
+    driver::capture_end(captured, &mut graph);
 }
 
 /// The child of a process that opened a device: every call says so, at once.

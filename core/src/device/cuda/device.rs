@@ -312,7 +312,7 @@ impl CudaDevice {
             Code::OUT_OF_MEMORY => Status::OutOfMemory,
             Code::NOT_SUPPORTED => Status::NotSupported,
             Code::INVALID_HANDLE => Status::InvalidHandle,
-            Code::CAPTURE_IMPLICIT => Status::Capturing,
+            Code::CAPTURE_UNSUPPORTED | Code::CAPTURE_IMPLICIT => Status::Capturing,
             _ => Status::Driver,
         };
         let mut error = Error::new(status, format_args!("{what} failed: {}", self.loaded.driver.describe(code)));

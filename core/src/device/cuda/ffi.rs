@@ -18,6 +18,7 @@ impl Code {
     pub(crate) const INVALID_HANDLE: Code = Code(400);
     pub(crate) const NOT_READY: Code = Code(600);
     pub(crate) const NOT_SUPPORTED: Code = Code(801);
+    pub(crate) const CAPTURE_UNSUPPORTED: Code = Code(900);
     pub(crate) const CAPTURE_IMPLICIT: Code = Code(906);
 
     /// After it the context answers nothing else any more: what it says about progress proves nothing.
