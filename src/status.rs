@@ -41,7 +41,9 @@ pub enum smp_status {
     SMP_ERROR_CAPTURING = 14,
     /** A sticky device error: nothing is released or reused on the device's word any more. */
     SMP_ERROR_DEVICE_POISONED = 15,
-    /** The process was forked after the device was opened. */
+    /// This process was forked from one that had opened a CUDA device: no call is served in it, on no device. After a fork
+    /// without one no call answers this. Devices opened in the child then work; a call on a model device of the parent's may
+    /// hang there if another thread was in a call at the fork.
     SMP_ERROR_FORKED = 16,
     /** The call is not allowed here, such as an allocation inside the pool's out-of-memory callback. */
     SMP_ERROR_NOT_PERMITTED = 17,
@@ -243,7 +245,7 @@ fn describe(status: u32) -> (&'static CStr, &'static CStr) {
         SMP_ERROR_WRONG_DEVICE => (c"SMP_ERROR_WRONG_DEVICE", c"the handle belongs to another device"),
         SMP_ERROR_CAPTURING => (c"SMP_ERROR_CAPTURING", c"the stream is capturing"),
         SMP_ERROR_DEVICE_POISONED => (c"SMP_ERROR_DEVICE_POISONED", c"the device has a sticky error"),
-        SMP_ERROR_FORKED => (c"SMP_ERROR_FORKED", c"the process was forked after the device was opened"),
+        SMP_ERROR_FORKED => (c"SMP_ERROR_FORKED", c"the process was forked after a CUDA device had been opened"),
         SMP_ERROR_NOT_PERMITTED => (c"SMP_ERROR_NOT_PERMITTED", c"the call is not allowed here"),
         SMP_ERROR_IO => (c"SMP_ERROR_IO", c"reading or writing a file failed"),
         SMP_ERROR_TRACE_SYNTAX => (c"SMP_ERROR_TRACE_SYNTAX", c"the trace is malformed"),

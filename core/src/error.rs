@@ -41,7 +41,7 @@ pub enum Status {
     Capturing = 14,
     /// A sticky device error: nothing is released or reused on the device's word any more.
     DevicePoisoned = 15,
-    /// The process was forked after the device was opened.
+    /// The process was forked after a CUDA device had been opened.
     Forked = 16,
     /// The call is not allowed here, e.g. an allocation inside the pool's out-of-memory callback.
     NotPermitted = 17,
