@@ -811,7 +811,8 @@ typedef struct smp_device_info {
      */
     uint64_t reserved;
     /**
-     * Streams in existence, the default ones included once used.
+     * Streams in existence, the default ones included once used, and those destroyed whose work is neither observed nor found
+     * executed yet (smp_stream_destroy).
      */
     uint64_t live_streams;
     /**
@@ -1882,6 +1883,9 @@ SMP_NODISCARD smp_status smp_stream_create(smp_device device, uint32_t create_fl
 
 /**
  * Destroys a created stream. It returns at once; what was submitted still runs, and allocations made on it stay.
+ *
+ * What was freed on it is anybody's once the host has observed it, or once the stream is found executed to its end: by an
+ * allocation that asks (policy 2), or when a later stream is created.
  *
  * Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE for a default stream.
  */
