@@ -199,7 +199,7 @@ pub fn carve(
 }
 
 /// The rest of [`alloc_async`] where [`alloc_quick`] found the stream ready and another entry than the first is to serve, or one whose
-/// blocks are whole pages ([`super::elsewhere`]): the block that was freed last there, or last of its class. Without, the call goes
+/// blocks are whole pages (elsewhere.rs): the block that was freed last there, or last of its class. Without, the call goes
 /// on with [`alloc_elsewhere`].
 #[inline(always)]
 pub fn alloc_recent(

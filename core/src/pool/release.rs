@@ -539,8 +539,13 @@ pub(crate) fn is_unmapped(_: &Slow<'_>, pool: &Arc<Pool>) -> bool {
 }
 
 /// Makes a pool that holds no page, on a device at rest, as it was when it was new but for its figures and marks, so that it can
-/// be built again: its streams begin anew, Mapped entries give their addresses back and forget what they have learnt.
-pub(crate) fn renew(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
+/// be built again: its streams begin anew, Mapped entries give their addresses back and forget what they have learnt. `false`: it
+/// holds some after all, or asks for some, for another thread is in a call; nothing has changed.
+pub(crate) fn renew(slow: &mut Slow<'_>, pool: &Arc<Pool>) -> bool {
+    // (What is asked for counts before the device is asked, under the slow lock.)
+    if pool.tally.reserved.load(Relaxed) != 0 {
+        return false;
+    }
     let attached = slow.lock_attached(pool);
     pool.attached.lock().clear();
     for list in &pool.roomy {
@@ -564,6 +569,7 @@ pub(crate) fn renew(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
         tally.largest_recent.store(new.largest_recent.into_inner(), Relaxed);
         tally.notes_seams.store(new.notes_seams.into_inner(), Relaxed);
     }
+    true
 }
 
 /// What a stream without free blocks has counted of a pool, and its room, belong to none.

@@ -284,7 +284,7 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
     let (_, capacity) = crate::device_source::PageSource::memory(&device.source);
     let mut guard = recorder.state.lock();
     let state = &mut *guard;
-    if state.early {
+    if state.early || !notes.pools.iter().all(|note| release::renew(&mut Slow::lock(device), &note.pool)) {
         return Err(not_permitted("another thread is in a call on the device: recording starts on a device at rest"));
     }
     let io = |error: io::Error| Error::new(Status::Io, format_args!("{}: {error}", recorder.path.display()));
@@ -319,7 +319,6 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
         }
     }
     for PoolNote { pool, config, stats, used } in notes.pools {
-        release::renew(&mut Slow::lock(device), &pool);
         let pool = state.encoder.add_pool(pool.id, Some(stats));
         state.line(now, &Line::NotePool { pool, spec: crate::pool::spec::format(&super::encode::replayable(&config)) });
         for (entry, bytes) in used {
