@@ -2,12 +2,12 @@
 //! (`docs/placement.md` §5, §9).
 
 use super::alloc::detach_any;
-use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, block};
+use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, block};
 use super::mapped::{self, drop_ranges, release_chunks};
 use super::observer::Event;
 use super::page::{self, Page, page};
 use super::state::{
-    Device, EntryShared, Kind, Leaving, Pool, PoolCache, PoolShared, STREAMS, Slow, Tally, may_be_empty, settle_one,
+    Device, EntryShared, Kind, Leaving, Pool, PoolCache, PoolShared, STREAMS, Slow, Tally, may_be_empty, settle_all,
 };
 use crate::device_source::{Grant, PageSource};
 use crate::few::Few;
@@ -482,22 +482,9 @@ fn place_observed(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Arc<Pool>
         }
         return;
     }
-    for &index in blocks {
-        let b = block(index);
-        b.set_flags(FREE | RECENT);
-        b.set_seq(0);
-        b.set_stream(OBSERVED);
-    }
     let PoolShared { entries, stock, .. } = shared;
     let own = &mut entries[e];
-    let bins = &mut own.observed;
-    let before = bins.count + blocks.len() as u64;
-    for &index in blocks {
-        let b = block(index);
-        settle_one(index, b, b.size_flags(), OBSERVED, 0, bins, stock);
-    }
-    // Where two merge there is one fewer.
-    own.counts.merges += before - bins.count;
+    own.counts.merges += settle_all(blocks, At { stream: OBSERVED, seq: 0 }, &mut own.observed, stock);
 }
 
 /// A released stream whose work is all observed leaves no trace.

@@ -2092,21 +2092,8 @@ impl EntryCache {
     #[inline(never)]
     pub(crate) fn take_back(&mut self, pool: &Pool, entry: usize, at: At, blocks: &[u32], stock: &mut Stock) {
         self.publish(pool, entry, at.stream);
-        // (As recent ones are that give way: all are the stream's own first, so that those that touch become one at once.)
-        for &index in blocks {
-            let b = block(index);
-            b.set_flags(FREE | RECENT);
-            b.set_seq(at.seq);
-            b.set_stream(at.stream);
-        }
         let bins = &mut **self.bins.get_or_insert_with(new_bins);
-        let before = bins.count + blocks.len() as u64;
-        for &index in blocks {
-            let b = block(index);
-            settle_one(index, b, b.size_flags(), at.stream, 0, bins, stock);
-        }
-        // Where two merge there is one fewer.
-        self.counts.merges += before - bins.count;
+        self.counts.merges += settle_all(blocks, at, bins, stock);
     }
 
     /// A block that the stream has just freed is too large to become a recent one: it merges.
@@ -2444,6 +2431,26 @@ fn unlike(own: u64, stream: StreamRef, me: StreamRef, least: u64) -> u64 {
     // (A recent block has no flag above its size but WHOLE.)
     let smaller = (own.wrapping_sub(least) as i64 >> 63) as u64;
     own & (FREE | WHOLE) ^ FREE | stream.0 ^ me.0 | own & RECENT & smaller
+}
+
+/// Free blocks that are in no structure are of the domain in `at`, free at its number, and go into its bins: how many merges that
+/// makes. (As recent ones that give way: all are the domain's first, so that those that touch become one before it is put among the
+/// others.)
+#[inline(always)]
+pub(crate) fn settle_all(blocks: &[u32], at: At, bins: &mut Bins, stock: &mut Stock) -> u64 {
+    for &index in blocks {
+        let b = block(index);
+        b.set_flags(FREE | RECENT);
+        b.set_seq(at.seq);
+        b.set_stream(at.stream);
+    }
+    let before = bins.count + blocks.len() as u64;
+    for &index in blocks {
+        let b = block(index);
+        settle_one(index, b, b.size_flags(), at.stream, 0, bins, stock);
+    }
+    // Where two merge there is one fewer.
+    before - bins.count
 }
 
 /// In the page `home`, one free block goes from `start` to `end` now. Of what became part of it the last started at `last`, and `next`
