@@ -22,7 +22,8 @@ pub(crate) struct Slab<T, const CHUNKS: usize> {
 }
 
 impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
-    const SLOTS: u32 = {
+    /// How many there can be.
+    pub(crate) const SLOTS: u32 = {
         assert!(CHUNKS as u64 * CHUNK as u64 <= MAX_SLOTS as u64);
         (CHUNKS * CHUNK) as u32
     };

@@ -356,15 +356,16 @@ pub(crate) fn pass(allocation: u64, place: u32) -> u64 {
 }
 
 /// Slots of pools have so many bits; the other eight of a slot are left for an entry, of which a pool has 32 at most, and a bit.
-const PLACE_SHIFT: u32 = 20;
+pub(super) const PLACE_SHIFT: u32 = 20;
 /// A place in an entry whose blocks are whole pages.
 const PAGE: u32 = 1 << 27;
+const _: () = assert!(super::config::MAX_ENTRIES <= (PAGE >> PLACE_SHIFT) as usize);
 
 /// Where a block belongs, in its pass: for the quick way, that is in a pool's first entry if its blocks are `carved`, the pool's
 /// slot; else the number of the entry and, where they are not carved, a bit stand above it, so that the quick way takes it for a
 /// slot that no pool has.
 pub(crate) fn place(pool_slot: u32, entry: usize, carved: bool) -> u32 {
-    debug_assert!(pool_slot >> PLACE_SHIFT == 0 && entry < 127);
+    debug_assert!(pool_slot >> PLACE_SHIFT == 0 && entry < super::config::MAX_ENTRIES);
     (entry as u32) << PLACE_SHIFT | pool_slot | if carved { 0 } else { PAGE }
 }
 

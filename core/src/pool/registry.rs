@@ -1,5 +1,6 @@
 //! Pools by handle.
 
+use super::block::PLACE_SHIFT;
 use super::config::Preset;
 use super::state::{Caches, Pool, STREAMS};
 use crate::error::Result;
@@ -92,7 +93,11 @@ impl NativePool {
     }
 }
 
-pub(crate) struct Registry(Slab<PoolSlot, { 1 << 12 }>);
+type Slots = Slab<PoolSlot, { 1 << 12 }>;
+// A block's pass names its pool in so many bits, and the quick way takes more of them for no pool.
+const _: () = assert!(Slots::SLOTS <= 1 << PLACE_SHIFT);
+
+pub(crate) struct Registry(Slots);
 
 /// Every pool of the process.
 pub(crate) static POOLS: Registry = Registry(Slab::new());

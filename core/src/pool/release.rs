@@ -371,6 +371,9 @@ pub(crate) fn observe(slow: &mut Slow<'_>, seen: &[At]) {
 #[cold]
 #[inline(never)]
 pub(crate) fn forget_executed(slow: &mut Slow<'_>, answers: &[At]) {
+    if rules::off(rules::ENDED) {
+        return;
+    }
     let device = slow.device;
     let mut ended: Few<StreamRef, 8> = Few::default();
     for &at in answers {

@@ -103,7 +103,7 @@ pub(super) fn forget_ended(device: &Arc<Device>) {
             }
         }
     }
-    if looked_at.is_empty() || rules::off(rules::ENDED) {
+    if looked_at.is_empty() {
         return;
     }
     let mut done: Few<At, LOOKED_AT_ENDED> = Few::default();
