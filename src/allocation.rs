@@ -118,6 +118,8 @@ pub unsafe extern "C" fn smp_alloc_async(
             smp_status::SMP_SUCCESS
         }
         // SAFETY: as above.
+        Err(Attempt::Missed(Left::Shared)) => unsafe { allocate_shared(pool, size, stream, out) },
+        // SAFETY: as above.
         Err(Attempt::Missed(Left::ToCarve(record, locked))) => unsafe { carve(pool, size, out, record, locked) },
         // SAFETY: as above.
         Err(Attempt::Missed(Left::Elsewhere(record, locked))) => unsafe { recent(pool, size, out, record, locked) },
@@ -215,6 +217,7 @@ pub unsafe extern "C" fn smp_alloc_ex(
 pub extern "C" fn smp_free_async(allocation: smp_allocation, stream: smp_stream) -> smp_status {
     match attempt(|| pool::free_quick(allocation.id(), stream.id())) {
         Ok(()) => smp_status::SMP_SUCCESS,
+        Err(Attempt::Missed(LeftFree::Shared)) => free_shared(allocation, stream),
         Err(Attempt::Missed(LeftFree::Recent(record, locked, live))) => free_recent(allocation, record, locked, live),
         Err(Attempt::Missed(LeftFree::Page(record, locked, live))) => free_page(allocation, record, locked, live),
         Err(Attempt::Missed(LeftFree::Missed(missed))) => free_missed(allocation, stream, missed),
@@ -433,6 +436,21 @@ unsafe extern "C" fn allocate_missed(
     unsafe { allocate(out, || pool::alloc_missed(missed, pool.id(), size, stream.id())) }
 }
 
+/// The same, where the stream's lock is not biased to this thread.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(never)]
+unsafe extern "C" fn allocate_shared(
+    pool: smp_pool,
+    size: u64,
+    stream: smp_stream,
+    out: *mut smp_allocation,
+) -> smp_status {
+    // SAFETY: as promised.
+    unsafe { allocate(out, || pool::alloc_shared(pool.id(), size, stream.id())) }
+}
+
 /// The same, where only a block is to be cut.
 ///
 /// # Safety
@@ -573,6 +591,12 @@ extern "C" fn free_page(
 #[allow(improper_ctypes_definitions)]
 extern "C" fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {
     call(|| pool::free_missed(missed, allocation.id(), stream.id()))
+}
+
+/// The rest of smp_free_async where the stream's lock is not biased to this thread.
+#[inline(never)]
+extern "C" fn free_shared(allocation: smp_allocation, stream: smp_stream) -> smp_status {
+    call(|| pool::free_shared(allocation.id(), stream.id()))
 }
 
 #[cold]

@@ -4,7 +4,8 @@
 //! The rules are in `docs/placement.md`. Everything is named by handles that may be passed anywhere at any time; a bad
 //! one is an error. No function here panics on any argument.
 
-// Only the driver boundary (`device/cuda`), the fork notice and the notice of ended threads (`runtime/thread.rs`) allow it.
+// Only the driver boundary (`device/cuda`), the fork notice, the notice of ended threads (`runtime/thread.rs`) and the streams'
+// lock (`lock.rs`) allow it.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]
@@ -14,6 +15,8 @@ mod device_source;
 pub mod error;
 mod few;
 mod handle;
+#[allow(unsafe_code)]
+mod lock;
 pub mod log;
 #[forbid(unsafe_code)]
 mod order;

@@ -6,13 +6,11 @@
 mod clock;
 mod event;
 mod graph;
-mod lock;
 mod stream;
 
 pub(crate) use clock::Clock;
 pub(crate) use event::{Event, EventState, Recorded};
 pub(crate) use graph::{Order, Table, done, submit_wait};
-pub(crate) use lock::StreamMutexGuard;
 pub(crate) use stream::{LEGACY, State, Stream};
 
 use crate::few::Few;

@@ -1,9 +1,9 @@
 //! One stream: its numbers, what its operations still wait for, and what it is ordered after.
 
-use super::lock::StreamMutex;
 use super::{At, Clock, StreamRef};
 use crate::few::Few;
 use crate::handle;
+use crate::lock::StreamMutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

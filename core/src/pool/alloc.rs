@@ -50,11 +50,31 @@ const MOST_LOOKED_AT: u64 = 256;
 /// [`Status::CapacityExceeded`]. No block has changed then, and the stream has no new operation.
 #[inline(always)]
 pub fn alloc_async(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
-    alloc_quick(pool, size, stream).or_else(|left| match left {
+    alloc_quick(pool, size, stream).or_else(|left| rest(left, pool, size, stream))
+}
+
+/// The rest of [`alloc_async`], after [`alloc_quick`].
+#[inline(always)]
+fn rest(left: Left, pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    match left {
+        Left::Shared => alloc_shared(pool, size, stream),
         Left::ToCarve(record, locked) => carve_rest(record, locked, pool, size),
         Left::Elsewhere(record, locked) => elsewhere_rest(record, locked, pool, size),
         Left::Missed(missed) => alloc_rest(missed, pool, size, stream),
-    })
+    }
+}
+
+/// [`alloc_async`] on a stream whose lock is not biased to this thread.
+///
+/// # Errors
+/// Those of [`alloc_async`].
+#[inline(never)]
+pub fn alloc_shared(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    let left = match STREAMS.get(handle::slot(stream.0)) {
+        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0, record.state.lock()),
+        _ => Err(Left::Missed(Missed::UNLOCKED)),
+    };
+    left.or_else(|left| rest(left, pool, size, stream))
 }
 
 /// [`alloc_missed`], once for all who call it seldom.
@@ -95,6 +115,8 @@ impl Missed {
 
 /// How [`alloc_quick`] left a call that it did not serve.
 pub enum Left {
+    /// The stream's lock is not biased to this thread, or it is taken. [`alloc_shared`] does the call.
+    Shared,
     /// All was ready but perhaps the room, only that no recent block is just so large. [`carve`] goes on.
     ToCarve(Record, Locked),
     /// All was ready, only that the size is not for the first entry, or that it has no recent blocks. [`alloc_recent`] goes on.
@@ -113,7 +135,10 @@ pub struct Locked(pub(super) StreamGuard);
 #[inline(always)]
 pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Left> {
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0),
+        Some(record) if native::is_plain(stream) => match record.state.lock_biased() {
+            Some(guard) => quick(pool, size, record, stream.0, guard),
+            None => Err(Left::Shared),
+        },
         _ => Err(Left::Missed(Missed::UNLOCKED)),
     }
 }
@@ -125,8 +150,8 @@ fn quick(
     size: u64,
     record: &'static Stream<Caches>,
     key: u64,
+    mut guard: StreamGuard,
 ) -> std::result::Result<AllocationId, Left> {
-    let Some(mut guard) = record.state.try_lock() else { return Err(Left::Missed(Missed::UNLOCKED)) };
     let state = &mut *guard;
     let pool_slot = handle::slot(pool.0);
     if state.is_ready_for(key)
@@ -266,8 +291,9 @@ pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -
 /// Both ways on a stream's record.
 #[inline(always)]
 fn hot(pool: PoolId, size: u64, record: &'static Stream<Caches>, key: u64) -> Option<AllocationId> {
-    match quick(pool, size, record, key) {
+    match quick(pool, size, record, key, record.state.lock()) {
         Ok(done) => Some(done),
+        Err(Left::Shared) => None,
         Err(Left::ToCarve(_, Locked(guard))) => fast(pool, size, record, key, guard),
         Err(Left::Elsewhere(record, locked)) => hot_elsewhere(pool, size, record, key, locked),
         Err(Left::Missed(missed)) => fast(pool, size, record, key, missed.lock(record)),

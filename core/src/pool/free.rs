@@ -29,11 +29,34 @@ use std::sync::atomic::Ordering::Relaxed;
 /// [`Status::Freed`] for a block freed before; bad handles; [`Status::WrongDevice`]. Nothing has changed then.
 #[inline(always)]
 pub fn free_async(allocation: AllocationId, stream: StreamId) -> Result<()> {
-    free_quick(allocation, stream).or_else(|left| match left {
+    free_quick(allocation, stream).or_else(|left| rest(left, allocation, stream))
+}
+
+/// The rest of [`free_async`], after [`free_quick`].
+#[inline(always)]
+fn rest(left: LeftFree, allocation: AllocationId, stream: StreamId) -> Result<()> {
+    match left {
+        LeftFree::Shared => free_shared(allocation, stream),
         LeftFree::Recent(record, locked, live) => recent_rest(record, locked, live, allocation),
         LeftFree::Page(record, locked, live) => page_rest(record, locked, live, allocation),
         LeftFree::Missed(missed) => free_rest(missed, allocation, stream),
-    })
+    }
+}
+
+/// [`free_async`] on a stream whose lock is not biased to this thread.
+///
+/// # Errors
+/// Those of [`free_async`].
+#[inline(never)]
+pub fn free_shared(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    let known = BLOCKS.get(handle::slot(allocation.0)).zip(STREAMS.get(handle::slot(stream.0)));
+    let left = match known {
+        Some((b, record)) if native::is_plain(stream) => {
+            quick(Quick::Yes, allocation, b, record, stream.0, record.state.lock())
+        }
+        _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
+    };
+    left.or_else(|left| rest(left, allocation, stream))
 }
 
 /// [`free_missed`], once for all who call it seldom.
@@ -65,6 +88,8 @@ pub struct Live(&'static Block);
 
 /// How [`free_quick`] left a call that it did not serve.
 pub enum LeftFree {
+    /// The stream's lock is not biased to this thread, or it is taken. [`free_shared`] does the call.
+    Shared,
     /// All was ready, only that the block is not of the first entry. [`free_recent`] goes on.
     Recent(Record, Locked, Live),
     /// All was ready, only that the block is a whole page. [`free_page`] goes on.
@@ -79,7 +104,10 @@ pub enum LeftFree {
 pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), LeftFree> {
     let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(LeftFree::Missed(Missed::UNLOCKED)) };
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => quick(allocation, b, record, stream.0),
+        Some(record) if native::is_plain(stream) => match record.state.lock_biased() {
+            Some(guard) => quick(Quick::Yes, allocation, b, record, stream.0, guard),
+            None => Err(LeftFree::Shared),
+        },
         _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
     }
 }
@@ -367,12 +395,13 @@ fn listed_or_fast(
     key: u64,
     guard: StreamGuard,
 ) -> Option<()> {
-    match quick_if(Quick::Lists, allocation, b, record, key, guard) {
+    match quick(Quick::Lists, allocation, b, record, key, guard) {
         Ok(()) => Some(()),
         Err(LeftFree::Recent(_, Locked(guard), _) | LeftFree::Page(_, Locked(guard), _)) => {
             fast(allocation, b, record, key, guard)
         }
         Err(LeftFree::Missed(missed)) => fast(allocation, b, record, key, missed.lock(record)),
+        Err(LeftFree::Shared) => None,
     }
 }
 
@@ -388,24 +417,10 @@ pub fn free_observed(allocation: AllocationId) -> Result<()> {
     free_slow(allocation, None, true)
 }
 
-/// `key`: what the record says of itself while it is the stream the call named.
+/// [`free_quick`] where it is this kind of quick. `key`: what the record says of itself while it is the stream the call named.
 #[inline(always)]
 fn quick(
-    allocation: AllocationId,
-    b: &'static Block,
-    record: &'static Stream<Caches>,
-    key: u64,
-) -> std::result::Result<(), LeftFree> {
-    match record.state.try_lock() {
-        Some(guard) => quick_if(Quick::Yes, allocation, b, record, key, guard),
-        None => Err(LeftFree::Missed(Missed::UNLOCKED)),
-    }
-}
-
-/// The same, where it is this kind of quick.
-#[inline(always)]
-fn quick_if(
-    quick: Quick,
+    kind: Quick,
     allocation: AllocationId,
     b: &'static Block,
     record: &'static Stream<Caches>,
@@ -422,13 +437,13 @@ fn quick_if(
         match state.attach.pools.get_mut(place as usize) {
             Some(Some(cache)) => {
                 let cache = &mut **cache;
-                if cache.quick == quick
+                if cache.quick == kind
                     && let requested = b.requested() as i64
                     && !cache.may_pause_without(requested)
                     && cache.clear_front()
                 {
                     cache.rest(b, allocation.0, requested);
-                    if quick == Quick::Lists {
+                    if kind == Quick::Lists {
                         look_whether_empty(cache, b, state.me);
                     }
                     b.set_seq(state.push_next(record));
@@ -459,8 +474,9 @@ fn look_whether_empty(cache: &PoolCache, b: &'static Block, me: StreamRef) {
 /// Both ways on a stream's record.
 #[inline(always)]
 fn hot(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
-    match quick(allocation, b, record, key) {
+    match quick(Quick::Yes, allocation, b, record, key, record.state.lock()) {
         Ok(()) => Some(()),
+        Err(LeftFree::Shared) => None,
         Err(LeftFree::Recent(_, locked, live)) => match free_recent(Record(record), locked, live, allocation) {
             Ok(()) => Some(()),
             Err(LeftRecent::Emptied(locked, live)) => {

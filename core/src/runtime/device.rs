@@ -6,6 +6,7 @@ use crate::device_source::model::ModelDevice;
 use crate::device_source::{CudaOptions, DeviceInfo, ModelOptions, PageSource, Source};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId};
+use crate::lock;
 use crate::order::Order;
 use crate::pool::observer::{Event, Observer};
 use crate::pool::state::{Device, STREAMS};
@@ -86,6 +87,7 @@ fn checked_by_environment() -> Result<bool> {
 fn open(source: Source, options: ModelOptions, checked: bool, capture_check: bool, why: String) -> Result<Arc<Device>> {
     static NEXT_UID: AtomicU32 = AtomicU32::new(1);
     let full = || Error::new(Status::OutOfMemory, "no device or stream slot left in this process");
+    lock::prepare();
     let slot = DEVICES.take_one().ok_or_else(full)?;
     let uid = NEXT_UID.fetch_add(1, Relaxed);
     let Some(order) = Order::new(&STREAMS, uid, slot, options.lazy, options.opaque) else {

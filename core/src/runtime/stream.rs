@@ -242,6 +242,9 @@ pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()>
     if STREAMS.at(stream.slot()).is(uid, stream) {
         device.ended.lock().push_back(stream);
     }
+    drop(slow);
+    // (What others do with it from now on needs no barrier.)
+    STREAMS.at(stream.slot()).state.renounce();
     Ok(())
 }
 
