@@ -1552,6 +1552,10 @@ SMP_NODISCARD smp_status smp_is_ready_on_ptsz(smp_allocation allocation, smp_str
  * `desc`: null means SMP_DEVICE_AUTO with every default. SMP_DEVICE_AUTO picks CUDA if it works and nothing is asked for
  * that only the model device has (lazy streams, host backing, a capacity); smp_device_info says which it was and why.
  * `out`: not null; the caller owns the handle and gives it back with smp_device_close.
+ * The first device of a process registers it with the kernel for membarrier(2), by which a stream passes from the thread that mostly
+ * uses it to another; in a process with threads that may take some milliseconds. The environment variable
+ * SMP_NO_MEMBARRIER=1 keeps libsmp from it (for a process that may not make this system call, on pain of death): calls then
+ * take a little longer. A refusal does no harm.
  * Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity or ordinal, and for
  * what the kind does not have; SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had, with what is
  * missing; SMP_ERROR_DRIVER if the driver failed; SMP_ERROR_OUT_OF_MEMORY if host backing cannot be reserved, or the

@@ -18,6 +18,7 @@
 //!   caches less often.
 
 use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, compiler_fence};
@@ -67,6 +68,8 @@ unsafe impl<T: Send> Sync for BiasedMutex<T> {}
 pub(crate) struct BiasedGuard<'a, T> {
     lock: &'a BiasedMutex<T>,
     way: usize,
+    /// Stays in its thread: only the owner may clear [`HELD`].
+    _here: PhantomData<*mut T>,
 }
 
 impl<T: Default> Default for BiasedMutex<T> {
@@ -102,7 +105,7 @@ impl<T> BiasedMutex<T> {
         }
     }
 
-    /// `None`: another thread holds it, or this one.
+    /// `None`: another thread holds it, or tries to, or this one holds it.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
         if self.take_as_owner() {
@@ -113,21 +116,14 @@ impl<T> BiasedMutex<T> {
 
     #[inline(always)]
     fn guard(&self, way: usize) -> BiasedGuard<'_, T> {
-        BiasedGuard { lock: self, way }
+        BiasedGuard { lock: self, way, _here: PhantomData }
     }
 
-    /// This thread gives up the bias, if it has it or is the last that had it: others may get it. It may hold the lock.
+    /// This thread, which does not hold the lock, gives up the bias, if it has it or is the last that had it: others may get it.
     pub(crate) fn renounce(&self) {
-        let me = thread_pointer();
-        if self.former.load(Relaxed) != me {
-            return;
+        if self.former.load(Relaxed) == thread_pointer() {
+            drop(self.lock_ordinary(true));
         }
-        // (Another thread that has `taken` may write `owner`, too, but not give itself the bias while this one is `former`: what is lost
-        // at most is that it came.)
-        if self.owner.load(Relaxed) == me {
-            self.owner.store(0, Relaxed);
-        }
-        self.former.store(0, Release);
     }
 
     /// The biased way.
@@ -163,7 +159,7 @@ impl<T> BiasedMutex<T> {
                 relax();
             }
         }
-        // (Given back at each return but the last.)
+        // (Dropped, and so given back, where nothing is returned.)
         let guard = self.guard(TAKEN);
         let (me, owner) = (thread_pointer(), self.owner.load(Relaxed));
         if owner == me {
@@ -191,22 +187,25 @@ impl<T> BiasedMutex<T> {
         }
         let left = self.left.load(Relaxed).saturating_sub(1);
         self.left.store(left, Relaxed);
-        if left == 0 {
-            self.give_bias(me);
+        if left == 0 && self.give_bias(me) {
+            // It must not get the lock once more.
+            self.flags[HELD].store(true, Relaxed);
+            return Some(self.guard(HELD));
         }
         Some(guard)
     }
 
-    /// From now on the caller, which has `taken`, takes the lock the biased way.
+    /// From now on the caller, which has `taken`, takes the lock the biased way. `false`: not so.
     #[cold]
     #[inline(never)]
-    fn give_bias(&self, me: usize) {
-        if self.former.load(Relaxed) == 0 && barrier::is_there() {
-            self.former.store(me, Relaxed);
-            self.owner.store(me, Relaxed);
-        } else {
+    fn give_bias(&self, me: usize) -> bool {
+        if self.former.load(Relaxed) != 0 || !barrier::is_there() {
             self.left.store(IN_A_ROW, Relaxed);
+            return false;
         }
+        self.former.store(me, Relaxed);
+        self.owner.store(me, Relaxed);
+        true
     }
 
     /// The caller has `taken`. After this the owner does not take the lock; it may hold it still.
@@ -239,6 +238,7 @@ impl<T> DerefMut for BiasedGuard<'_, T> {
 impl<T> Drop for BiasedGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        // (No bounds to check.)
         self.lock.flags[self.way & 1].store(false, Release);
     }
 }
@@ -269,7 +269,7 @@ fn thread_pointer() -> usize {
         let pointer: usize;
         // SAFETY: reads the register that points to the thread's control block.
         unsafe {
-            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
         }
         pointer
     }
@@ -309,7 +309,7 @@ mod barrier {
     pub(super) fn prepare() {
         if STATE.load(Relaxed) == UNKNOWN {
             let state = if membarrier(REGISTER_PRIVATE_EXPEDITED) { THERE } else { MISSING };
-            // (Of threads that come here together each may ask; the answer is the same.)
+            // (Of threads that come here together each may ask.)
             STATE.store(state, Relaxed);
         }
     }
@@ -326,7 +326,7 @@ mod barrier {
         if membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED) {
             return;
         }
-        // The process has come to forbid the call meanwhile. Nothing is biased from now on; and what was: no processor keeps a write
+        // The process has come to forbid the call, or the kernel lacks memory. Nothing is biased from now on; and what was: no processor keeps a write
         // back, nor a read open, for so long.
         STATE.store(MISSING, Relaxed);
         std::thread::sleep(Duration::from_millis(10));
@@ -378,7 +378,7 @@ fn relax() {
 #[cfg(debug_assertions)]
 mod known {
     use super::{BiasedGuard, BiasedMutex};
-    use crate::checks::{Held, holds, interrupt};
+    use crate::checks::{Held, holds, interrupt, surely_holds};
     use std::ops::{Deref, DerefMut};
 
     #[derive(Default)]
@@ -394,17 +394,21 @@ mod known {
         fn address(&self) -> usize {
             std::ptr::from_ref(self).addr()
         }
+        fn known<'a>(&self, guard: BiasedGuard<'a, T>) -> StreamMutexGuard<'a, T> {
+            assert!(!surely_holds(self.address()), "a thread got a lock that it holds");
+            StreamMutexGuard { guard, _held: Held::new(self.address()) }
+        }
         pub(crate) fn lock_biased(&self) -> Option<StreamMutexGuard<'_, T>> {
             interrupt();
-            Some(StreamMutexGuard { guard: self.0.lock_biased()?, _held: Held::new(self.address()) })
+            self.0.lock_biased().map(|guard| self.known(guard))
         }
         pub(crate) fn lock(&self) -> StreamMutexGuard<'_, T> {
             interrupt();
-            StreamMutexGuard { guard: self.0.lock(), _held: Held::new(self.address()) }
+            self.known(self.0.lock())
         }
         pub(crate) fn try_lock(&self) -> Option<StreamMutexGuard<'_, T>> {
             interrupt();
-            Some(StreamMutexGuard { guard: self.0.try_lock()?, _held: Held::new(self.address()) })
+            self.0.try_lock().map(|guard| self.known(guard))
         }
         pub(crate) fn renounce(&self) {
             self.0.renounce();
@@ -490,7 +494,15 @@ mod tests {
 
     #[test]
     fn a_thread_that_holds_it_does_not_get_it_once_more_in_either_way() {
-        let lock = biased_here();
+        let lock = Lock::default();
+        prepare();
+        // The last of these is the one that gives it the bias.
+        for _ in 0..=IN_A_ROW + 1 {
+            let guard = lock.lock();
+            assert!(lock.try_lock().is_none());
+            assert!(lock.lock_biased().is_none());
+            drop(guard);
+        }
         for _ in 0..2 {
             let guard = lock.lock();
             assert!(lock.try_lock().is_none());

@@ -87,7 +87,9 @@ fn checked_by_environment() -> Result<bool> {
 fn open(source: Source, options: ModelOptions, checked: bool, capture_check: bool, why: String) -> Result<Arc<Device>> {
     static NEXT_UID: AtomicU32 = AtomicU32::new(1);
     let full = || Error::new(Status::OutOfMemory, "no device or stream slot left in this process");
-    lock::prepare();
+    if std::env::var_os("SMP_NO_MEMBARRIER").is_none_or(|value| value.is_empty() || value == "0") {
+        lock::prepare();
+    }
     let slot = DEVICES.take_one().ok_or_else(full)?;
     let uid = NEXT_UID.fetch_add(1, Relaxed);
     let Some(order) = Order::new(&STREAMS, uid, slot, options.lazy, options.opaque) else {
