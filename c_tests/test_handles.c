@@ -659,7 +659,70 @@ static void handles_are_never_given_out_twice(void)
     end_world(&w);
 }
 
+/* What a block's record holds in place of what is compared with a handle (where it has a name, an added user, or is free) looks
+ * like no handle, however small. The stream is warm: its calls go the shortest way. */
+static void no_value_but_a_live_handle_is_freed_whatever_blocks_there_are(void)
+{
+    enum { BLOCKS = 240 };
+    const char *specs[] = { "preset(mapped)", "preset(sub-slices)", "preset(exclusive-pages)", "preset(cuda)", "direct()",
+                            "sliced(page_size=2MiB)" };
+    size_t which;
+    for (which = 0; which < sizeof specs / sizeof *specs; ++which) {
+        smp_device device = lazy_device();
+        smp_pool pool = pool_of(device, specs[which]);
+        smp_stream s = new_stream(device), user = new_stream(device);
+        smp_allocation blocks[BLOCKS];
+        smp_pool_stats before, after;
+        uint64_t accepted = 0, i, bit;
+        int kept = 0;
+        for (i = 0; i < BLOCKS; ++i) {
+            smp_alloc_desc desc = SMP_ALLOC_DESC_INIT;
+            desc.size = 700 * (i % 7 + 1);
+            desc.stream = s;
+            desc.name = i % 6 == 1 ? "named" : NULL;
+            desc.alignment = i % 6 == 2 ? 4096 : 0;
+            must(smp_alloc_async_ex(pool, &desc, &blocks[i]));
+            if (i % 6 == 3 || i % 6 == 4)
+                must(smp_allocation_add_user(blocks[i], user));
+            if (i % 6 == 4)
+                must(smp_allocation_add_user(blocks[i], s));
+        }
+        for (i = 5; i < BLOCKS; i += 12)
+            free_on(blocks[i], s);
+        sync(device, s);
+        for (i = 11; i < BLOCKS; i += 12)
+            free_on(blocks[i], s);
+        for (i = 0; i < 100; ++i)
+            free_on(alloc_on(pool, 1000, s), s);
+        before = pool_stats(pool);
+        for (i = 0; i < 4 * BLOCKS; ++i) {
+            accepted += smp_free_async((smp_allocation)(uintptr_t)i, s) == SMP_SUCCESS;
+            for (bit = 28; bit < 64; ++bit)
+                accepted += smp_free_async((smp_allocation)(uintptr_t)(UINT64_C(1) << bit | i), s) == SMP_SUCCESS;
+        }
+        for (i = 0; i < BLOCKS; ++i)
+            for (bit = 28; bit < 64; ++bit)
+                accepted += smp_free_async((smp_allocation)((uintptr_t)blocks[i] ^ (uintptr_t)1 << bit), s) == SMP_SUCCESS;
+        CHECK_EQ(accepted, 0);
+        after = pool_stats(pool);
+        CHECK_EQ(after.live, before.live);
+        CHECK_EQ(after.requested, before.requested);
+        CHECK_EQ(after.frees, before.frees);
+        for (i = 0; i < BLOCKS; ++i)
+            if (i % 6 != 5) {
+                kept += smp_is_ready_on(blocks[i], s) == SMP_SUCCESS;
+                free_on(blocks[i], s);
+            }
+        CHECK_EQ((uint64_t)kept, BLOCKS / 6 * 5);
+        must(smp_stream_destroy(s));
+        must(smp_stream_destroy(user));
+        must(smp_pool_destroy(pool));
+        must(smp_device_close(device));
+    }
+}
+
 TEST_MAIN(RUN(null_is_an_invalid_handle)
+          RUN(no_value_but_a_live_handle_is_freed_whatever_blocks_there_are)
           RUN(a_value_never_given_out_is_an_invalid_handle)
           RUN(an_address_of_the_program_is_an_invalid_handle)
           RUN(a_handle_of_another_kind_is_an_invalid_handle)

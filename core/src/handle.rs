@@ -54,6 +54,24 @@ pub(crate) const fn encode(kind: Kind, generation: u32, slot: u32) -> u64 {
     ((kind as u64) << (SLOT_BITS + GENERATION_BITS)) | ((generation as u64) << SLOT_BITS) | slot as u64
 }
 
+/// The uppermost bit, which every kind has.
+const MARK: u64 = 1 << 63;
+const _: () = {
+    let kinds = [Kind::Device, Kind::Pool, Kind::Stream, Kind::Event, Kind::Allocation];
+    let mut at = 0;
+    while at < kinds.len() {
+        assert!(encode(kinds[at], 0, 0) & MARK != 0);
+        at += 1;
+    }
+};
+
+/// Whether bits have what every handle has: for a caller that then compares nearly all of them with a record's word, which may hold
+/// something else than a handle.
+#[inline(always)]
+pub(crate) fn may_be_one(bits: u64) -> bool {
+    bits & MARK != 0
+}
+
 /// (slot, generation) of a handle of this kind.
 #[inline(always)]
 pub(crate) fn decode(kind: Kind, bits: u64) -> Option<(u32, u32)> {

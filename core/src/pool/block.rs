@@ -148,8 +148,8 @@ impl Block {
 
     /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot what
     /// [`place`] says of its entry. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, a
-    /// block that would merge with others when it is freed, or a record whose generations are used up. (No sequence number comes
-    /// near a handle.)
+    /// block that would merge with others when it is freed, or a record whose generations are used up. (What else this word holds, a
+    /// sequence number or [`A_USER`], has the uppermost bit clear, which each handle has set.)
     #[inline(always)]
     pub(crate) fn pass(&self) -> u64 {
         self.min_seq.load(Relaxed)
@@ -163,7 +163,8 @@ impl Block {
     #[inline(always)]
     pub(crate) fn passes(&self, allocation: u64) -> Option<u32> {
         let pass = self.pass();
-        ((pass ^ allocation) & !handle::SLOT_MASK == 0).then_some(handle::slot(pass))
+        // (A caller may name anything: a null handle is none without a pass.)
+        (handle::may_be_one(allocation) && (pass ^ allocation) & !handle::SLOT_MASK == 0).then_some(handle::slot(pass))
     }
 
     /// A live block with [`USERS`]: its only added user, which it keeps in place of the pass. `None`: the pool's table has them.
