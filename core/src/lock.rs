@@ -3,14 +3,14 @@
 //! atomic exchange (a third of what a call costs).
 //!
 //! Anyone else takes the lock the ordinary way, by an exchange of `taken`, and takes the bias back: writes `owner`, has the kernel
-//! make every running thread of the process pass a memory barrier (`membarrier`, a few microseconds), and waits until `held` is
-//! clear. The owner writes `held` first and reads `owner` after; so either it sees that the bias is gone, or the other sees that
-//! the lock is held. Where the kernel has no such barrier, or the processor is one we know no thread pointer of, nothing is
+//! make every running thread of the process pass a memory barrier (`membarrier`, a few microseconds), and waits while `door` says
+//! that the owner is inside. The owner writes `door` first and reads `owner` after; so either it sees that the bias is gone, or the
+//! other sees that it is inside. Where the kernel has no such barrier, or the processor is one we know no thread pointer of, nothing is
 //! ever biased.
 //!
-//! - A thread that was put to sleep between its look at `owner` and its write of `held` may write it at any time later, when the bias
-//!   is long gone. So nobody else gets the bias until it comes by itself: takes the lock the ordinary way, or renounces it. `former` tells
-//!   which thread that is. (One that ended writes no more: who gets its thread pointer takes its place.)
+//! - A thread that was put to sleep between its look at `door` and its write there may write at any time later, when the bias is long
+//!   gone. So `door` stays its own, and nobody else gets the bias, until it comes by itself: takes the lock the ordinary way, or
+//!   renounces it. (One that ended writes no more: who gets its thread pointer takes its place.)
 //! - Each bias that was taken back makes the next one come later, so that a lock which several threads use is an ordinary one.
 //! - A lock that can wake sleepers pays a second exchange when it is given back. So a rival waits by itself: it looks a while, then
 //!   lets other threads run, then sleeps in short steps, which also lets a holder of lower priority finish. It pauses between
@@ -40,9 +40,17 @@ const COMING: usize = 1;
 const IN_A_ROW: u32 = 64;
 const MOST_DOUBLINGS: u8 = 20;
 
-/// The two ways to hold a lock, and the flags that say so.
-const HELD: usize = 0;
-const TAKEN: usize = 1;
+/// `door`: no thread's.
+const NOBODY: usize = 1;
+/// `door`: the thread whose it is holds the lock, or tries to.
+const INSIDE: usize = 0;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Biased,
+    Ordinary,
+}
 
 /// The lock; see the module.
 #[repr(C)]
@@ -50,14 +58,15 @@ pub(crate) struct BiasedMutex<T> {
     /// The thread pointer of the thread that it is biased to; with [`COMING`], of the last that came; 0: neither.
     /// Written by whoever has `taken` only.
     owner: AtomicUsize,
-    /// [`HELD`]: the owner holds it; written by it alone. [`TAKEN`]: someone holds it the ordinary way.
-    flags: [AtomicBool; 2],
+    /// [`NOBODY`], [`INSIDE`], or the thread pointer of the thread that it is biased to, or was last. Written by that thread alone,
+    /// and from [`NOBODY`] by whoever has `taken`.
+    door: AtomicUsize,
+    /// Someone holds it the ordinary way, or is about to.
+    taken: AtomicBool,
     /// How often the bias was taken back.
     doublings: AtomicU8,
     /// How many more times in a row.
     left: AtomicU32,
-    /// The thread that it is biased to, or was last and has not come since: nobody else's write of `held` may be under way. 0: none.
-    former: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -67,8 +76,8 @@ unsafe impl<T: Send> Sync for BiasedMutex<T> {}
 /// Its guard.
 pub(crate) struct BiasedGuard<'a, T> {
     lock: &'a BiasedMutex<T>,
-    way: usize,
-    /// Stays in its thread: only the owner may clear [`HELD`].
+    way: Way,
+    /// Stays in its thread: only the owner may write `door`.
     _here: PhantomData<*mut T>,
 }
 
@@ -76,10 +85,10 @@ impl<T: Default> Default for BiasedMutex<T> {
     fn default() -> Self {
         BiasedMutex {
             owner: AtomicUsize::new(0),
-            flags: [const { AtomicBool::new(false) }; 2],
+            door: AtomicUsize::new(NOBODY),
+            taken: AtomicBool::new(false),
             doublings: AtomicU8::new(0),
             left: AtomicU32::new(0),
-            former: AtomicUsize::new(0),
             value: UnsafeCell::default(),
         }
     }
@@ -89,14 +98,14 @@ impl<T> BiasedMutex<T> {
     /// Takes it if it is biased to this thread, and free. Else `None`: the caller goes on with another of these.
     #[inline(always)]
     pub(crate) fn lock_biased(&self) -> Option<BiasedGuard<'_, T>> {
-        self.take_as_owner().then(|| self.guard(HELD))
+        self.take_as_owner().then(|| self.guard(Way::Biased))
     }
 
     /// Waits for it.
     #[inline(always)]
     pub(crate) fn lock(&self) -> BiasedGuard<'_, T> {
         if self.take_as_owner() {
-            return self.guard(HELD);
+            return self.guard(Way::Biased);
         }
         loop {
             if let Some(guard) = self.lock_ordinary(true) {
@@ -109,19 +118,19 @@ impl<T> BiasedMutex<T> {
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
         if self.take_as_owner() {
-            return Some(self.guard(HELD));
+            return Some(self.guard(Way::Biased));
         }
         self.lock_ordinary(false)
     }
 
     #[inline(always)]
-    fn guard(&self, way: usize) -> BiasedGuard<'_, T> {
+    fn guard(&self, way: Way) -> BiasedGuard<'_, T> {
         BiasedGuard { lock: self, way, _here: PhantomData }
     }
 
     /// This thread, which does not hold the lock, gives up the bias, if it has it or is the last that had it: others may get it.
     pub(crate) fn renounce(&self) {
-        if self.former.load(Relaxed) == thread_pointer() {
+        if self.door.load(Relaxed) == thread_pointer() {
             drop(self.lock_ordinary(true));
         }
     }
@@ -130,12 +139,12 @@ impl<T> BiasedMutex<T> {
     #[inline(always)]
     fn take_as_owner(&self) -> bool {
         let me = thread_pointer();
-        // (This thread may hold it already; then nobody takes it.)
-        if self.owner.load(Relaxed) != me || self.flags[HELD].load(Relaxed) {
+        // (It may be inside already; then nobody takes it.)
+        if self.door.load(Relaxed) != me {
             return false;
         }
         pause_in_tests();
-        self.flags[HELD].store(true, Relaxed);
+        self.door.store(INSIDE, Relaxed);
         // The barrier of `take_bias_back` stands for the processor's part of this one.
         compiler_fence(SeqCst);
         pause_in_tests();
@@ -144,23 +153,23 @@ impl<T> BiasedMutex<T> {
             // it alone had it.
             return true;
         }
-        self.flags[HELD].store(false, Release);
+        self.door.store(me, Release);
         false
     }
 
     /// The ordinary way.
     #[inline(never)]
     fn lock_ordinary(&self, wait: bool) -> Option<BiasedGuard<'_, T>> {
-        while self.flags[TAKEN].compare_exchange(false, true, Acquire, Relaxed).is_err() {
+        while self.taken.compare_exchange(false, true, Acquire, Relaxed).is_err() {
             if !wait {
                 return None;
             }
-            while self.flags[TAKEN].load(Relaxed) {
+            while self.taken.load(Relaxed) {
                 relax();
             }
         }
         // (Dropped, and so given back, where nothing is returned.)
-        let guard = self.guard(TAKEN);
+        let guard = self.guard(Way::Ordinary);
         let (me, owner) = (thread_pointer(), self.owner.load(Relaxed));
         if owner == me {
             // It is this thread that holds it.
@@ -171,14 +180,18 @@ impl<T> BiasedMutex<T> {
             self.take_bias_back();
         }
         // The owner may hold it still, or try to: after a bias was taken back by one who did not wait, too.
-        while self.flags[HELD].load(Acquire) {
+        let door = loop {
+            match self.door.load(Acquire) {
+                INSIDE => {}
+                door => break door,
+            }
             if !wait {
                 return None;
             }
             relax();
-        }
-        if self.former.load(Relaxed) == me {
-            self.former.store(0, Relaxed);
+        };
+        if door == me {
+            self.door.store(NOBODY, Relaxed);
         }
         if owner != me | COMING {
             self.owner.store(me | COMING, Relaxed);
@@ -188,23 +201,21 @@ impl<T> BiasedMutex<T> {
         let left = self.left.load(Relaxed).saturating_sub(1);
         self.left.store(left, Relaxed);
         if left == 0 && self.give_bias(me) {
-            // It must not get the lock once more.
-            self.flags[HELD].store(true, Relaxed);
-            return Some(self.guard(HELD));
+            return Some(self.guard(Way::Biased));
         }
         Some(guard)
     }
 
-    /// From now on the caller, which has `taken`, takes the lock the biased way. `false`: not so.
+    /// The caller, which has `taken`, holds the lock the biased way from now on, and takes it so. `false`: not so.
     #[cold]
     #[inline(never)]
     fn give_bias(&self, me: usize) -> bool {
-        if self.former.load(Relaxed) != 0 || !barrier::is_there() {
+        if self.door.load(Relaxed) != NOBODY || !barrier::is_there() {
             self.left.store(IN_A_ROW, Relaxed);
             return false;
         }
-        self.former.store(me, Relaxed);
         self.owner.store(me, Relaxed);
+        self.door.store(INSIDE, Relaxed);
         true
     }
 
@@ -238,8 +249,10 @@ impl<T> DerefMut for BiasedGuard<'_, T> {
 impl<T> Drop for BiasedGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // (No bounds to check.)
-        self.lock.flags[self.way & 1].store(false, Release);
+        match self.way {
+            Way::Biased => self.lock.door.store(thread_pointer(), Release),
+            Way::Ordinary => self.lock.taken.store(false, Release),
+        }
     }
 }
 
@@ -435,7 +448,7 @@ mod known {
 
 #[cfg(test)]
 mod tests {
-    use super::{BiasedMutex, Duration, HELD, IN_A_ROW, Relaxed, TAKEN, barrier, prepare, thread_pointer};
+    use super::{BiasedMutex, Duration, IN_A_ROW, Relaxed, Way, barrier, prepare, thread_pointer};
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicBool, AtomicU64};
     use std::sync::mpsc;
@@ -478,7 +491,7 @@ mod tests {
         assert!(lock.lock_biased().is_none(), "the first time and as many in a row are needed");
         times(&lock, 1);
         assert_eq!(lock.lock_biased().is_some(), barrier::is_there());
-        assert_eq!(lock.lock().way, if barrier::is_there() { HELD } else { TAKEN });
+        assert_eq!(lock.lock().way, if barrier::is_there() { Way::Biased } else { Way::Ordinary });
     }
 
     #[test]
