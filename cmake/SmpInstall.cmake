@@ -16,6 +16,8 @@ if(SMP_PRELOAD)
 endif()
 install(FILES include/smp.h include/smp.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# README refers to these.
+install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs" FILES_MATCHING PATTERN "*.md")
 
 configure_package_config_file(cmake/smp-config.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/smp-config.cmake"
   INSTALL_DESTINATION "${smp_config_dir}"

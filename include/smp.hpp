@@ -404,7 +404,7 @@ public:
         return allocate_on(&smp_alloc_ex, bytes, alignment, nullptr);
     }
 
-    /** Frees in the order of `stream`; if that fails because the stream is gone, in host order. */
+    /** Frees in the order of `stream`; if that fails (the stream is gone, say), in host order. */
     void deallocate(void *ptr, std::size_t, std::size_t, smp_stream stream) noexcept {
         if (smp_free_ptr_async(device_, ptr, stream) != SMP_SUCCESS) {
             smp_free_ptr(device_, ptr);

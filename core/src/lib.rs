@@ -4,8 +4,8 @@
 //! The rules are in `docs/placement.md`. Everything is named by handles that may be passed anywhere at any time; a bad
 //! one is an error. No function here panics on any argument.
 
-// Only the driver boundary (`device/cuda`), the fork notice, the notice of ended threads (`runtime/thread.rs`) and the streams'
-// lock (`lock.rs`) allow it.
+// Only the driver boundary (`device/cuda`), host memory for the model device (`device/host.rs`), the fork notice, the notice of ended
+// threads (`runtime/thread.rs`) and the streams' lock (`lock.rs`) allow it.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]

@@ -2,6 +2,8 @@
 
 #[allow(unsafe_code)]
 pub mod cuda;
+#[allow(unsafe_code)]
+mod host;
 pub(crate) mod model;
 
 pub use cuda::{CudaOptions, PageSupply};
@@ -31,7 +33,7 @@ pub(crate) struct Grant {
     /// CUDA: the physical allocation that is mapped there, 0 if it is no mapping.
     pub(crate) handle: u64,
     /// What keeps a host-backed page alive; never read here, the program reads and writes it through `pointer`.
-    pub(crate) _backing: Option<Vec<u8>>,
+    pub(crate) _backing: Option<host::HostMemory>,
 }
 
 /// The device said no.

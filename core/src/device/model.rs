@@ -1,5 +1,6 @@
 //! The model device: pages without a GPU, unlimited or with a capacity, as numbers or backed by host memory.
 
+use super::host::HostMemory;
 use super::{Chunk, Grant, PageSource, Refused};
 use crate::error::{Error, Result, Status};
 use parking_lot::Mutex;
@@ -151,12 +152,9 @@ impl ModelDevice {
         }
         let length =
             bytes.checked_add(self.alignment).and_then(|length| usize::try_from(length).ok()).ok_or(Refused::MEMORY)?;
-        let mut backing: Vec<u8> = Vec::new();
-        backing.try_reserve_exact(length).map_err(|_| Refused::MEMORY)?;
-        // A fresh zeroed vector comes from the kernel untouched, so memory is committed only as it is used.
-        backing = vec![0; length];
-        let base = backing.as_mut_ptr() as u64;
-        Ok(Grant { pointer: base.next_multiple_of(self.alignment), _backing: Some(backing), ..Grant::default() })
+        let backing = HostMemory::new(length).ok_or(Refused::MEMORY)?;
+        let pointer = backing.address().next_multiple_of(self.alignment);
+        Ok(Grant { pointer, _backing: Some(backing), ..Grant::default() })
     }
 }
 

@@ -383,7 +383,11 @@ pub fn set_attribute(pool: PoolId, attribute: u32, value: u64) -> Result<()> {
         3 => pool.internal.store(value != 0, Relaxed),
         4 => pool.threshold.store(value, Relaxed),
         6 | 8 if value != 0 => return refuse(format!("attribute {attribute}: a high-water mark can only be set to 0")),
-        6 => pool.tally.reserved_high.store(pool.tally.reserved.load(Relaxed), Relaxed),
+        6 => {
+            // (Under the lock by which pages are got: none comes in between.)
+            let _slow = Slow::lock(&pool.device);
+            pool.tally.reserved_high.store(pool.tally.reserved.load(Relaxed), Relaxed);
+        }
         8 => {
             let mut slow = Slow::lock(&pool.device);
             slow.lower_mark(&mut pool.shared.lock(), &pool, pool.entries.len());
