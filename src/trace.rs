@@ -125,8 +125,8 @@ sized!(smp_replay_result, "smp_replay_result", 136);
 ///
 /// `path`: not null; gzip is recognised. `options`: null means every default. `out`: not null; struct_size set.
 /// Errors: SMP_ERROR_INVALID_VALUE, SMP_ERROR_SPEC_SYNTAX, SMP_ERROR_INVALID_CONFIG, SMP_ERROR_IO;
-/// SMP_ERROR_TRACE_SYNTAX, naming file and line; SMP_ERROR_REPLAY_MISMATCH if a version-2 trace's answers differ from the
-/// model's.
+/// SMP_ERROR_NOT_SUPPORTED if the pools asked for need a CUDA device; SMP_ERROR_TRACE_SYNTAX, naming file and line;
+/// SMP_ERROR_REPLAY_MISMATCH if a version-2 trace's answers differ from the model's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smp_trace_replay(
     path: *const c_char,

@@ -388,6 +388,20 @@ fn with_other_pools_the_calls_are_the_trace_s_and_the_answers_are_not() {
 }
 
 #[test]
+fn a_pool_asked_for_that_cannot_be_is_named_and_not_the_trace_s() {
+    let folder = Folder::new("asked");
+    let second = written(&folder, "pool", "pool 1 direct()\n");
+    let noted = written(&folder, "note", "note-pool 1 direct()\n");
+    let first = folder.with("v1", "op,id,size,stream\na,0,512,0\n");
+    for path in [second, noted, first] {
+        let options = ReplayOptions { pools: Some("preset(driver)"), ..Default::default() };
+        let error = trace::replay(&path, options).unwrap_err();
+        assert!(!error.message.contains("direct()"), "{error}");
+        is(error, Status::NotSupported, &["preset(driver)", "CUDA"]);
+    }
+}
+
+#[test]
 fn without_verifying_the_device_answers_for_itself() {
     let folder = Folder::new("unverified");
     let lines =

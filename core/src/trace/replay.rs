@@ -111,7 +111,7 @@ pub struct ReplayReport {
 ///
 /// # Errors
 /// [`Status::Io`]; [`Status::TraceSyntax`] and [`Status::ReplayMismatch`] naming file and line; [`Status::SpecSyntax`] and
-/// [`Status::InvalidConfig`] for `options.pools`.
+/// [`Status::InvalidConfig`] for `options.pools`, and [`Status::NotSupported`] where they need a CUDA device.
 pub fn replay(path: impl AsRef<Path>, options: ReplayOptions<'_>) -> Result<ReplayReport> {
     Replayer::open(path, options)?.run()
 }
@@ -262,6 +262,14 @@ struct Op {
     done: bool,
 }
 
+/// A pool that cannot be, with the specification that the caller asked for; empty: none.
+fn named(asked: &str, error: Error) -> Error {
+    match asked {
+        "" => error,
+        _ => Error { message: format!("{asked}: {error}"), ..error },
+    }
+}
+
 fn version_1(
     trace: &mut Trace,
     options: &mut ReplayOptions<'_>,
@@ -269,7 +277,8 @@ fn version_1(
     report: &mut ReplayReport,
 ) -> Result<()> {
     let mut stage = Stage::new(&ModelOptions::default())?;
-    let pool = pool::create(stage.device, &config.unwrap_or_default())?;
+    let pool = pool::create(stage.device, &config.unwrap_or_default())
+        .map_err(|error| named(options.pools.unwrap_or_default(), error))?;
     stage.pools.insert(1, pool);
     let mut streams: HashMap<u64, StreamId> = HashMap::new();
     let mut slots: HashMap<u64, u32> = HashMap::new();
@@ -656,6 +665,8 @@ struct Engine {
     device: DeviceId,
     inner: Arc<Device>,
     pools: Option<PoolConfig>,
+    /// How the caller wrote `pools`.
+    asked: Option<String>,
     checker: Option<Arc<Checker>>,
     /// recorded address − address here.
     shift: u64,
@@ -717,6 +728,7 @@ fn version_2(
         device,
         inner,
         pools,
+        asked: options.pools.map(str::to_owned),
         checker,
         shift,
         world: Mutex::new(World {
@@ -1035,7 +1047,9 @@ impl Engine {
             return Err(self.syntax(line, format_args!("pool {number} is there already")));
         }
         let id = match &self.pools {
-            Some(config) => self.timed(|| pool::create(self.device, config))?,
+            Some(config) => self
+                .timed(|| pool::create(self.device, config))
+                .map_err(|error| named(self.asked.as_deref().unwrap_or_default(), error))?,
             None => {
                 let config = spec::parse(spec).map_err(|error| self.syntax(line, error))?;
                 self.timed(|| pool::create(self.device, &config)).map_err(|error| self.syntax(line, error))?
@@ -1051,10 +1065,12 @@ impl Engine {
         self.world.lock().report.events += 1;
         let runs_nothing = matches!(call.line, Line::Alloc { .. } | Line::Free { .. } | Line::User { .. });
         let text = if runs_nothing { String::new() } else { call.line.to_string() };
+        let asked = self.pools.is_some() && matches!(call.line, Line::Pool { .. });
         let outcome = if matches!(call.line, Line::Alloc { .. }) { self.allocate(call) } else { self.plain(&call) };
         outcome.map_err(|error| match error.status {
             // What these say is complete: a fault of the trace, or of the caller's own pools.
             Status::TraceSyntax | Status::ReplayMismatch | Status::InvalidConfig => error,
+            _ if asked => error,
             _ => at(Status::ReplayMismatch, &self.name, number, format_args!("{text}: {error}")),
         })?;
         let mut guard = self.world.lock();
