@@ -6,6 +6,7 @@
  */
 #include "support.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char path[256];
@@ -562,6 +563,69 @@ static void a_device_is_recorded_once_at_a_time(void)
     must(smp_device_close(device));
 }
 
+static void a_file_takes_one_trace_at_a_time(void)
+{
+    smp_device first = lazy_device(), second = lazy_device();
+    must(smp_trace_start(first, file_named("one"), 0));
+    CHECK_REFUSED(smp_trace_start(second, path, 0), SMP_ERROR_INVALID_VALUE, path);
+    CHECK_REFUSED(smp_trace_stop(second), SMP_ERROR_NOT_PERMITTED, "record");
+    CHECK_STATUS(smp_trace_stop(first), SMP_SUCCESS);
+    CHECK_EQ(replayed(path, NULL).verified, 1);
+    CHECK_STATUS(smp_trace_start(second, path, 0), SMP_SUCCESS);
+    CHECK_STATUS(smp_trace_stop(second), SMP_SUCCESS);
+    remove(path);
+    must(smp_device_close(first));
+    must(smp_device_close(second));
+}
+
+/* A child frees what it inherited, gives all back (with `closes`), and ends as programs do. */
+static void fork_in_a_trace(const char *name, int closes)
+{
+    enum { BLOCKS = 2000 };
+    static smp_allocation blocks[BLOCKS];
+    smp_device device = lazy_device();
+    smp_pool pool;
+    smp_stream s;
+    smp_replay_result r;
+    pid_t child;
+    int i, ended = -1;
+    must(smp_trace_start(device, file_named(name), 0));
+    pool = pool_of(device, "sliced(page_size=2MiB)");
+    s = new_stream(device);
+    for (i = 0; i < BLOCKS; ++i)
+        blocks[i] = alloc_on(pool, 1000, s);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        int wrong = smp_trace_stop(device) != SMP_ERROR_NOT_PERMITTED;
+        for (i = 0; i < BLOCKS; ++i)
+            wrong |= smp_free_async(blocks[i], s) != SMP_SUCCESS;
+        if (closes)
+            wrong |= smp_pool_destroy(pool) != SMP_SUCCESS || smp_device_close(device) != SMP_SUCCESS;
+        exit(wrong);
+    }
+    CHECK(child > 0 && waitpid(child, &ended, 0) == child);
+    CHECK_EQ(ended, 0);
+    for (i = 0; i < BLOCKS; ++i)
+        free_on(blocks[i], s);
+    CHECK_STATUS(smp_trace_stop(device), SMP_SUCCESS);
+    r = replayed(path, NULL);
+    CHECK_EQ(r.verified, 1);
+    CHECK_EQ(r.allocs, BLOCKS);
+    CHECK_EQ(r.frees, BLOCKS);
+    remove(path);
+    must(smp_pool_destroy(pool));
+    must(smp_device_close(device));
+}
+
+static void a_fork_leaves_the_trace_of_the_parent_whole(void)
+{
+    fork_in_a_trace("fork", 0);
+    fork_in_a_trace("fork", 1);
+    fork_in_a_trace("fork.gz", 0);
+    fork_in_a_trace("fork.gz", 1);
+}
+
 struct steps {
     uint64_t calls, last_done, backwards, beyond;
 };
@@ -617,4 +681,7 @@ TEST_MAIN(RUN_ANY_PACE(a_version_1_trace_gives_the_figures_counted_by_hand)
           RUN_ANY_PACE(a_device_that_is_not_at_rest_is_not_recorded)
           RUN_ANY_PACE(a_trace_that_starts_after_use_replays)
           RUN_ANY_PACE(a_device_is_recorded_once_at_a_time)
+          RUN_ANY_PACE(a_file_takes_one_trace_at_a_time)
+          MODEL_ONLY(a_fork_leaves_the_trace_of_the_parent_whole,
+                     "no child may use a device whose driver its parent opened")
           RUN_ANY_PACE(progress_goes_forward_and_never_beyond_the_total))

@@ -2017,8 +2017,12 @@ void smp_torch_record_stream(void *ptr, smp_stream stream);
  * The device must hold no page and have no work the host has not observed; its streams and pools are noted at the start.
  * Pools begin anew there, as they do in the replay: address ranges that they have reserved go back to the device, and what
  * they have learnt is forgotten, but how much has been used. No other thread may be in a call on the device.
+ * A trace is of the process that started it. In a child after a fork nothing records the device, and nothing is written to the
+ * file, whatever the child does and however it ends; it may start a trace of its own.
  * `path`: not null; created or replaced; compressed if it ends in ".gz". `trace_flags`: 0 or SMP_TRACE_TIME.
- * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_INVALID_VALUE, SMP_ERROR_IO;
+ * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_IO; SMP_ERROR_INVALID_VALUE, also, naming the file, if a
+ * trace of another device is being written to it, by this name or another (a link), in this process or, at the fork, in the
+ * process it was forked from; only what is no regular file, such as /dev/null, serves several;
  * SMP_ERROR_NOT_PERMITTED if the device is recorded already, is not at rest, or is in a call.
  */
 smp_status smp_trace_start(smp_device device,
@@ -2028,7 +2032,8 @@ smp_status smp_trace_start(smp_device device,
 /**
  * Stops recording and completes the file.
  *
- * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_NOT_PERMITTED if nothing records;
+ * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_NOT_PERMITTED if nothing records, as in a child after a
+ * fork that has started no trace of its own;
  * SMP_ERROR_IO if writing failed, now or since the start.
  */
 smp_status smp_trace_stop(smp_device device);

@@ -141,6 +141,56 @@ fn a_device_is_recorded_once_at_a_time_and_may_be_recorded_again() {
 }
 
 #[test]
+fn a_file_takes_one_trace_at_a_time_by_whatever_name() {
+    let folder = Folder::new("one-file");
+    let (first, second) = (open(), open());
+    let path = folder.file("trace");
+    let (hard, soft) = (folder.file("hard"), folder.file("soft.gz"));
+    std::fs::write(&path, "what was there before").unwrap();
+    std::fs::hard_link(&path, &hard).unwrap();
+    std::os::unix::fs::symlink(&path, &soft).unwrap();
+    trace::start(first, &path, 0).unwrap();
+    let pool = pool_of(first, "direct()");
+    // More than the buffer holds, so that there is something in the file to lose.
+    let work = |count| {
+        for _ in 0..count {
+            pool::free(pool::alloc(pool, 5, &Default::default()).unwrap()).unwrap();
+        }
+    };
+    work(3000);
+    let written = std::fs::metadata(&path).unwrap().len();
+    assert!(written > 0);
+    for name in [&path, &hard, &soft] {
+        let name_text = name.display().to_string();
+        is(trace::start(second, name, 0).unwrap_err(), Status::InvalidValue, &[&name_text, "another trace"]);
+        is(trace::stop(second).unwrap_err(), Status::NotPermitted, &["nothing records"]);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), written, "{name_text}");
+    }
+    // Another file of that name is another file.
+    std::fs::rename(&path, folder.file("moved")).unwrap();
+    trace::start(second, &path, 0).unwrap();
+    work(1);
+    trace::stop(first).unwrap();
+    trace::stop(second).unwrap();
+    assert_eq!(verified(&hard).allocs, 3001);
+    assert_eq!(verified(&path).allocs, 0);
+    // A trace that is complete may be replaced.
+    trace::start(second, &hard, 0).unwrap();
+    trace::stop(second).unwrap();
+    assert_eq!(verified(&hard).allocs, 0);
+}
+
+#[test]
+fn what_is_no_regular_file_takes_several_traces() {
+    let (first, second) = (open(), open());
+    let null = Path::new("/dev/null");
+    trace::start(first, null, 0).unwrap();
+    trace::start(second, null, 0).unwrap();
+    trace::stop(first).unwrap();
+    trace::stop(second).unwrap();
+}
+
+#[test]
 fn start_refuses_bad_devices_flags_and_folders() {
     let folder = Folder::new("bad");
     let device = open();

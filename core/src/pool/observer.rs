@@ -169,6 +169,11 @@ pub enum Event<'a> {
 
 /// Sees what happens on a device.
 pub trait Observer: Send + Sync {
+    /// Whether it still observes, in this process: `false` makes room for another, as for a trace of a child after a fork.
+    fn here(&self) -> bool {
+        true
+    }
+
     /// Something happened. Called under the device's serialising lock.
     fn event(&self, event: &Event<'_>);
 }

@@ -1322,7 +1322,7 @@ impl Device {
     pub(crate) fn observe(&self, observer: Option<Arc<dyn Observer>>) -> bool {
         let _serial = self.serial_lock.lock();
         let mut place = self.observer.write();
-        if observer.is_some() && place.is_some() {
+        if observer.is_some() && place.as_ref().is_some_and(|other| other.here()) {
             return false;
         }
         self.serial.store(observer.is_some(), SeqCst);
@@ -1340,7 +1340,7 @@ impl Device {
         true
     }
     pub(crate) fn has_observer(&self) -> bool {
-        self.observer.read().is_some()
+        self.observer.read().as_ref().is_some_and(|observer| observer.here())
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Nothing that goes wrong with the file disturbs the program: the first failure is remembered, the rest of the trace is
 //! dropped, and [`stop`] answers it.
+//!
+//! A trace is its process's own. A child after a fork has a copy of what is buffered, and shares the file and the place in it:
+//! nothing is written there, and no recording runs in it until it starts one.
 
 use super::encode::Encoder;
 use super::line::Line;
@@ -17,11 +20,13 @@ use flate2::write::GzEncoder;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 /// Flag of [`start`]: each line starts with its time, in nanoseconds since recording began.
@@ -31,9 +36,36 @@ pub const TIME: u32 = 1;
 /// Taken inside a device's serialising lock, under which its out-of-memory callback runs, which may come here.
 static RECORDERS: Mutex<Option<HashMap<u32, Weak<Recorder>>>> = Mutex::new(None);
 
+/// The file, in the process that opened it. In a child after a fork, what the buffers above still let go of ends here, also
+/// when they are dropped.
+struct OwnFile {
+    file: File,
+    process: u32,
+}
+
+impl Write for OwnFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.process == process::id() { self.file.write(bytes) } else { Ok(bytes.len()) }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        if self.process == process::id() { self.file.flush() } else { Ok(()) }
+    }
+}
+
+/// A file whatever its name: device and inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    /// `None`: what is no regular file (`/dev/null`, a pipe) keeps nothing that another trace could spoil.
+    fn of(file: &Metadata) -> Option<FileId> {
+        file.is_file().then(|| FileId(file.dev(), file.ino()))
+    }
+}
+
 enum Sink {
-    Plain(BufWriter<File>),
-    Packed(GzEncoder<BufWriter<File>>),
+    Plain(BufWriter<OwnFile>),
+    Packed(GzEncoder<BufWriter<OwnFile>>),
 }
 
 impl Sink {
@@ -104,6 +136,10 @@ impl State {
 
 struct Recorder {
     path: PathBuf,
+    /// The process that records.
+    process: u32,
+    /// The file, once it is open, if no other trace may write to it.
+    file: OnceLock<FileId>,
     began: Instant,
     time: bool,
     state: Mutex<State>,
@@ -116,7 +152,14 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
+    fn here(&self) -> bool {
+        self.process == process::id()
+    }
+
     fn event(&self, event: &Event<'_>) {
+        if !self.here() {
+            return;
+        }
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.sink.is_none() {
@@ -138,6 +181,9 @@ impl Observer for Recorder {
 impl Drop for Recorder {
     /// The device is gone and nobody stopped the trace: the file is completed, without closing figures.
     fn drop(&mut self) {
+        if !self.here() {
+            return;
+        }
         let now = self.now();
         let state = self.state.get_mut();
         if state.sink.is_some()
@@ -230,7 +276,8 @@ fn take_notes(device: &Device) -> Result<Notes> {
 /// reserved, and forget what they have learnt but for how much has been used. No other thread may be in a call on the device. `flags`: 0 or [`TIME`].
 ///
 /// # Errors
-/// Bad device; [`Status::InvalidValue`] for unknown flags; [`Status::NotPermitted`] if the device is recorded already,
+/// Bad device; [`Status::InvalidValue`] for unknown flags, and for a regular file, by whatever name, that another
+/// recording of this process is writing (or was, of the process this was forked from); [`Status::NotPermitted`] if the device is recorded already,
 /// is not at rest, or is in a call; [`Status::Io`] naming the file. Nothing is recorded then.
 pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()> {
     let path = path.as_ref();
@@ -252,8 +299,13 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
     }
     outside()?;
     let time = flags & TIME != 0;
+    // In a child after a fork that of the parent is among them: installing another observer takes it away.
+    let taken: Vec<FileId> =
+        registry.values().filter_map(Weak::upgrade).filter_map(|other| other.file.get().copied()).collect();
     let recorder = Arc::new(Recorder {
         path: path.to_owned(),
+        process: process::id(),
+        file: OnceLock::new(),
         began: Instant::now(),
         time,
         state: Mutex::new(State {
@@ -269,7 +321,7 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
     if !device.observe(Some(recorder.clone())) {
         return Err(not_permitted("the device is being recorded already"));
     }
-    let begun = take_notes(&device).and_then(|notes| begin(&device, &recorder, notes));
+    let begun = take_notes(&device).and_then(|notes| begin(&device, &recorder, notes, &taken));
     if begun.is_err() {
         device.observe(None);
     } else {
@@ -279,7 +331,24 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
     begun
 }
 
-fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
+/// Opens a file to write a trace to, and empties it unless one of `taken` is being written.
+fn create(path: &Path, taken: &[FileId]) -> Result<(File, Option<FileId>)> {
+    let io = |error: io::Error| Error::new(Status::Io, format_args!("{}: {error}", path.display()));
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(io)?;
+    let id = FileId::of(&file.metadata().map_err(io)?);
+    if let Some(id) = id {
+        if taken.contains(&id) {
+            return Err(Error::new(
+                Status::InvalidValue,
+                format_args!("path: {}: another trace is being written to this file", path.display()),
+            ));
+        }
+        file.set_len(0).map_err(io)?;
+    }
+    Ok((file, id))
+}
+
+fn begin(device: &Device, recorder: &Recorder, notes: Notes, taken: &[FileId]) -> Result<()> {
     let base = device.granted.lock().addresses.next();
     let (_, capacity) = crate::device_source::PageSource::memory(&device.source);
     let mut guard = recorder.state.lock();
@@ -287,8 +356,11 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
     if state.early || !notes.pools.iter().all(|note| release::renew(&mut Slow::lock(device), &note.pool)) {
         return Err(not_permitted("another thread is in a call on the device: recording starts on a device at rest"));
     }
-    let io = |error: io::Error| Error::new(Status::Io, format_args!("{}: {error}", recorder.path.display()));
-    let file = BufWriter::with_capacity(1 << 16, File::create(&recorder.path).map_err(io)?);
+    let (file, id) = create(&recorder.path, taken)?;
+    if let Some(id) = id {
+        let _ = recorder.file.set(id);
+    }
+    let file = BufWriter::with_capacity(1 << 16, OwnFile { file, process: recorder.process });
     state.sink = Some(if recorder.path.extension().is_some_and(|extension| extension == "gz") {
         Sink::Packed(GzEncoder::new(file, Compression::default()))
     } else {
@@ -331,7 +403,7 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes) -> Result<()> {
 /// Stops recording, writes the pools' figures, and completes the file.
 ///
 /// # Errors
-/// Bad device; [`Status::NotPermitted`] if nothing records it, or inside an out-of-memory callback (it goes on
+/// Bad device; [`Status::NotPermitted`] if nothing records it in this process, or inside an out-of-memory callback (it goes on
 /// recording then); [`Status::Io`] naming the file if writing failed, now or since the start; [`Status::NotPermitted`]
 /// too if calls were under way when recording began, so that the trace does not replay.
 pub fn stop(device: DeviceId) -> Result<()> {
@@ -341,7 +413,7 @@ pub fn stop(device: DeviceId) -> Result<()> {
         false => Err(not_permitted("recording cannot stop inside an out-of-memory callback")),
     };
     if !device.has_observer() {
-        return Err(not_permitted("nothing records the device"));
+        return Err(not_permitted("nothing records the device in this process"));
     }
     // Asked before too: whoever is in a callback may wait for this thread.
     outside()?;
@@ -350,7 +422,8 @@ pub fn stop(device: DeviceId) -> Result<()> {
     let recorder = registry
         .as_ref()
         .and_then(|registry| registry.get(&device.uid)?.upgrade())
-        .ok_or_else(|| not_permitted("nothing records the device"))?;
+        .filter(|recorder| recorder.here())
+        .ok_or_else(|| not_permitted("nothing records the device in this process"))?;
     outside()?;
     let books: Vec<_> = recorder.state.lock().encoder.books.iter().map(|(n, books)| (*n, books.clone())).collect();
     let figures: Vec<Line> = books
