@@ -43,6 +43,8 @@ table=(
     "24 first calls at once start once;one-start;^first_calls_at_once_start_once"
     "24 a second library beside ours;chain;^a_second_library_beside_ours_works$"
     "24 the kill switch;kill-switch;^app.linked.legacy.off$"
+    "a refused free leaves the block known;refused-free;^a_refused_free_leaves_the_block_known.pool$"
+    "a free waits for another context's stream;other-contexts;^a_free_is_ordered_after_another"
     "a double free does not give a page away;double-free;^app.dlsym.legacy.pool$"
 )
 

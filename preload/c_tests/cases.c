@@ -594,6 +594,147 @@ static int contexts_with_memory(void)
     return 0;
 }
 
+/* Every kind of memory is first freed by calls that must refuse it, then by its own: which finds it. More in all than there
+   is, so that what a refusal forgets is missed. */
+static int refused_frees(void)
+{
+    enum { MIB = 1 << 20, ROUNDS = 100 };
+    CUcontext context = driver_begin();
+    CUdeviceptr p;
+    CUstream stream, captured, gone;
+    CUgraph graph;
+    void *host;
+    size_t available, total;
+    int round;
+    MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamCreate)(&captured, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamCreate)(&gone, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamDestroy)(gone));
+    for (round = 0; round < ROUNDS; round++) {
+        /* Of plain memory. */
+        MUST(CALL(cuMemAlloc)(&p, 8 * MIB));
+        printf("plain: host %d", (int)CALL(cuMemFreeHost)((void *)p));
+        printf(" inside %d", (int)CALL(cuMemFree)(p + 256));
+        printf(" async inside %d", (int)CALL(cuMemFreeAsync)(p + 256, stream));
+        printf(" ended stream %d", CALL(cuMemFreeAsync)(p, gone) != CUDA_SUCCESS);
+        MUST(CALL(cuCtxSetCurrent)(0));
+        printf(" no context %d", (int)CALL(cuMemFreeAsync)(p, 0));
+        MUST(CALL(cuCtxSetCurrent)(context));
+        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        printf(" captured %d", CALL(cuMemFreeAsync)(p, captured) != CUDA_SUCCESS);
+        (void)CALL(cuStreamEndCapture)(captured, &graph);
+        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        printf(" while capturing %d", CALL(cuMemFree)(p) != CUDA_SUCCESS);
+        (void)CALL(cuStreamEndCapture)(captured, &graph);
+        printf(" own %d", (int)(round % 2 ? CALL(cuMemFree)(p) : CALL(cuMemFreeAsync)(p, stream)));
+        printf(" again %d\n", (int)CALL(cuMemFree)(p));
+        /* Of stream-ordered memory. */
+        MUST(CALL(cuMemAllocAsync)(&p, 8 * MIB, stream));
+        printf("ordered: host %d", (int)CALL(cuMemFreeHost)((void *)p));
+        printf(" inside %d", (int)CALL(cuMemFreeAsync)(p + 256, stream));
+        printf(" ended stream %d", CALL(cuMemFreeAsync)(p, gone) != CUDA_SUCCESS);
+        MUST(CALL(cuCtxSetCurrent)(0));
+        printf(" no context %d", (int)CALL(cuMemFreeAsync)(p, 0));
+        MUST(CALL(cuCtxSetCurrent)(context));
+        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        printf(" captured %d", CALL(cuMemFreeAsync)(p, captured) != CUDA_SUCCESS);
+        (void)CALL(cuStreamEndCapture)(captured, &graph);
+        printf(" own %d", (int)(round % 2 ? CALL(cuMemFree)(p) : CALL(cuMemFreeAsync)(p, stream)));
+        printf(" again %d\n", (int)CALL(cuMemFreeAsync)(p, stream));
+        MUST(CALL(cuCtxSynchronize)());
+        /* Of the host's. */
+        MUST(CALL(cuMemAllocHost)(&host, MIB));
+        printf("host: plain %d", (int)CALL(cuMemFree)((CUdeviceptr)host));
+        printf(" async %d", (int)CALL(cuMemFreeAsync)((CUdeviceptr)host, stream));
+        printf(" own %d", (int)CALL(cuMemFreeHost)(host));
+        printf(" again %d\n", (int)CALL(cuMemFreeHost)(host));
+    }
+    MUST(CALL(cuMemGetInfo)(&available, &total));
+    printf("all there %d\n", available == total);
+    return 0;
+}
+
+/* Memory that another context's stream uses last and frees: by name, and as that context's default stream. Whoever gets it
+   next must not disturb what that stream still reads. More rounds than there is memory for. */
+static int other_contexts_streams(void)
+{
+    enum { BYTES = 1 << 20, ROUNDS = 100 };
+    unsigned char *copy;
+    CUcontext first = driver_begin(), second;
+    CUstream mine, others[2] = {0, 0};
+    CUdeviceptr p, q, r;
+    int round, i;
+    MUST(CALL(cuStreamCreate)(&mine, CU_STREAM_NON_BLOCKING));
+    /* A copy to memory that is not pinned would be waited for. */
+    MUST(CALL(cuMemAllocHost)((void **)&copy, BYTES));
+    MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
+    MUST(CALL(cuStreamCreate)(&others[1], CU_STREAM_NON_BLOCKING));
+    /* A pool of its own serves it too. */
+    MUST(CALL(cuMemAlloc)(&p, BYTES));
+    MUST(CALL(cuMemFree)(p));
+    for (round = 0; round < ROUNDS; round++) {
+        CUstream theirs = others[round % 2];
+        int plain = round % 4 / 2;
+        CUresult code;
+        MUST(CALL(cuCtxSetCurrent)(first));
+        if (plain) {
+            MUST(CALL(cuMemAlloc)(&p, BYTES));
+        } else {
+            MUST(CALL(cuMemAllocAsync)(&p, BYTES, mine));
+        }
+        MUST(CALL(cuStreamSynchronize)(mine));
+        /* A stream's name says whose it is, whatever is current; the default stream's does not. */
+        if (!theirs || round % 8 == 1) MUST(CALL(cuCtxSetCurrent)(second));
+        MUST(CALL(cuMemsetD8Async)(p, (unsigned char)round, BYTES, theirs));
+        MUST(CALL(cuMemcpyDtoHAsync)(copy, p, BYTES, theirs));
+        code = CALL(cuMemFreeAsync)(p, theirs);
+        printf("free %d", (int)code);
+        /* Plain memory that is freed so is gone only when the stream has come this far. */
+        printf(" again %d\n", plain ? -1 : (int)CALL(cuMemFreeAsync)(p, theirs));
+        MUST(CALL(cuCtxSetCurrent)(first));
+        MUST(CALL(cuMemAllocAsync)(&q, BYTES, mine));
+        MUST(CALL(cuMemAlloc)(&r, BYTES));
+        MUST(CALL(cuMemsetD8Async)(q, 0xee, BYTES, mine));
+        MUST(CALL(cuMemsetD8Async)(r, 0xee, BYTES, mine));
+        MUST(CALL(cuStreamSynchronize)(mine));
+        MUST(CALL(cuCtxSetCurrent)(second));
+        MUST(CALL(cuStreamSynchronize)(theirs));
+        for (i = 0; i < BYTES; i++) CHECK(copy[i] == (unsigned char)round);
+        MUST(CALL(cuCtxSetCurrent)(first));
+        MUST(CALL(cuMemFreeAsync)(q, mine));
+        MUST(CALL(cuMemFree)(r));
+    }
+    MUST(CALL(cuMemFreeHost)(copy));
+    return 0;
+}
+
+/* Memory comes on the stream of a context that is not current: it is that context's, whichever goes first. */
+static int another_context_current(void)
+{
+    enum { BYTES = 1 << 20 };
+    CUcontext first = driver_begin(), second;
+    CUstream stream;
+    CUdeviceptr p[4], mine;
+    size_t available, total;
+    int turn, i;
+    MUST(CALL(cuMemAlloc)(&mine, 1000));
+    for (turn = 0; turn < 16; turn++) {
+        MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
+        MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(CALL(cuCtxSetCurrent)(first));
+        for (i = 0; i < 4; i++) MUST(CALL(cuMemAllocAsync)(&p[i], BYTES, stream));
+        for (i = 0; i < 4; i++) MUST(CALL(cuMemsetD8Async)(p[i], (unsigned char)i, BYTES, stream));
+        for (i = 0; i < 4; i++) MUST(CALL(cuMemFreeAsync)(p[i], stream));
+        MUST(CALL(cuStreamSynchronize)(stream));
+        MUST(CALL(cuMemGetInfo)(&available, &total));
+        MUST(CALL(cuCtxDestroy)(second));
+        MUST(CALL(cuMemGetInfo)(&available, &total));
+        printf("%zu of %zu\n", available, total);
+    }
+    MUST(CALL(cuMemFree)(mine));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -623,5 +764,8 @@ int main(int argc, char **argv)
     CASE(capture_ended_elsewhere)
     CASE(contexts_in_turn)
     CASE(contexts_with_memory)
+    CASE(refused_frees)
+    CASE(other_contexts_streams)
+    CASE(another_context_current)
     return 2;
 }

@@ -248,6 +248,42 @@ def each_context_finds_the_memory_that_the_last_one_left(program):
         same(f"what there is with {pools}", set(lines), {lines[0]})
 
 
+def a_refused_free_leaves_the_block_known(program, mode):
+    """A free that is refused, by whatever call and for whatever reason, changes nothing: the right call finds the block."""
+    os.environ["SIMCUDA_MEMORY"] = "256MiB"
+    plain = run([program, "refused_frees"], preload=False)
+    same("the end", plain.stdout.splitlines()[-1], "all there 1")
+    pools = ({"SMP_FREE": "deferred"}, {"SMP_ASYNC": "pool"}, {"SMP_ASYNC": "pool", "SMP_FREE": "deferred"})
+    for settings in ({}, *pools) if mode == "pool" else ({},):
+        result, report = report_of([program, "refused_frees"], mode, **settings)
+        same(f"answers with {settings}", result.stdout, plain.stdout)
+        same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
+
+
+def a_free_is_ordered_after_another_contexts_stream(program):
+    """A device's memory is freed on any of its contexts' streams, and used again only after that stream's work."""
+    os.environ["SIMCUDA_MEMORY"] = "64MiB"
+    for driver, seed in (("eager", 1), ("lazy", 1), *(("adversarial", seed) for seed in range(1, 4))):
+        os.environ.update(SIMCUDA_MODE=driver, SIMCUDA_SEED=str(seed))
+        plain = run([program, "other_contexts_streams"], preload=False)
+        # In the last, what orders contexts is not seen, and nothing is said against it.
+        for settings in ({}, {"SMP_FREE": "deferred"}, {"SMP_ASYNC": "pool"}, {"SMP_ASYNC": "pool", "SMP_FREE": "deferred"},
+                         {"SMP_ASYNC": "pool", "SMP_POOLS": "direct()", "SMP_LIMIT": "24MiB"}, {"SMP_CHECK": "1"}):
+            result, report = report_of([program, "other_contexts_streams"], "pool", **settings)
+            same(f"answers with {settings}", result.stdout, plain.stdout)
+            same(f"standard error with {settings}", result.stderr, plain.stderr)
+            same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
+
+
+def memory_is_the_context_of_its_stream(program):
+    """Pages belong to the context of the stream that memory came on, and go with it, whichever context was current."""
+    for pools in ("", "mapped(range_size=256MiB)", "direct()"):
+        settings = {"SMP_MODE": "pool", "SMP_ASYNC": "pool", "SMP_POOLS": pools, "SMP_LIMIT": "40MiB"}
+        lines = run([program, "another_context_current"], settings).stdout.splitlines()
+        same(f"turns with {pools}", len(lines), 16)
+        same(f"what there is with {pools}", set(lines), {lines[0]})
+
+
 def nothing_is_left_rather_than_less(program, mode):
     """What is charged may pass the limit by the padding of rows: then 0 bytes are free."""
     result = run([program, "padded"], {"SMP_MODE": mode, "SMP_LIMIT": "400000"})

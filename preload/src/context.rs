@@ -66,7 +66,7 @@ pub fn with<T>(context: Handle, run: impl FnOnce() -> T) -> Option<T> {
     if current().is_some_and(|now| now.context == context) {
         return Some(run());
     }
-    let sure = SURE.replace(false);
+    let before = (SURE.replace(false), LAST.get());
     let mut popped: Handle = 0;
     // SAFETY: the driver judges the context; what was pushed is popped.
     let answer = unsafe {
@@ -76,8 +76,24 @@ pub fn with<T>(context: Handle, run: impl FnOnce() -> T) -> Option<T> {
             answer
         })
     };
-    SURE.set(sure);
+    // What `run` has learnt holds for what was pushed.
+    LAST.set(before.1);
+    SURE.set(before.0);
     answer
+}
+
+/// `cuCtxPushCurrent` as the core calls it: until its pop another context is current than the program's.
+pub extern "C" fn core_push(context: Handle) -> Code {
+    SURE.set(false);
+    // SAFETY: the core's argument.
+    unsafe { driver::cuCtxPushCurrent_v2(context) }
+}
+
+/// `cuCtxPopCurrent` as the core calls it.
+pub extern "C" fn core_pop(to: *mut Handle) -> Code {
+    SURE.set(false);
+    // SAFETY: the core's argument.
+    unsafe { driver::cuCtxPopCurrent_v2(to) }
 }
 
 /// The context a stream belongs to: its own, else the calling thread's for the default streams.

@@ -23,6 +23,10 @@ pub const OUT_OF_MEMORY: Code = 2;
 pub const DEINITIALIZED: Code = 4;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub const INVALID_CONTEXT: Code = 201;
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: Code = 400;
+/// `CUDA_ERROR_NOT_PERMITTED`.
+pub const NOT_PERMITTED: Code = 800;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: Code = 801;
 /// `CUDA_ERROR_NOT_FOUND`.
@@ -197,6 +201,8 @@ asked! {
     cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
     /// Takes a share in a device's primary context.
     cuDevicePrimaryCtxRetain(to: *mut Handle, device: i32);
+    /// Creates a stream.
+    cuStreamCreate(to: *mut Handle, flags: u32);
     /// The context of a stream.
     cuStreamGetCtx(stream: Handle, to: *mut Handle);
     /// Whether a stream is being captured.
@@ -205,6 +211,8 @@ asked! {
     cuThreadExchangeStreamCaptureMode(mode: *mut u32);
     /// Creates an event.
     cuEventCreate(to: *mut Handle, flags: u32);
+    /// Destroys an event.
+    cuEventDestroy_v2(event: Handle);
     /// Whether an event has been passed.
     cuEventQuery(event: Handle);
     /// Records an event after all that a context has been given.

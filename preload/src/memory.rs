@@ -70,13 +70,13 @@ fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
 }
 
 /// Gives memory back, a pool's block through `ours`, the driver's through `give`: struck out first, written in again if the
-/// driver refuses.
+/// driver refuses; `ours` writes it in again itself where it refuses.
 fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: impl FnOnce() -> Code) -> Code {
     let block = ledger::strike_out(space, at);
     if let Some(block) = block.filter(|block| block.pooled != 0) {
         return ours(block);
     }
-    if block.is_none() && pool::owns(at) && !broken("double-free") {
+    if block.is_none() && space == Space::Address && pool::owns(at) && !broken("double-free") {
         // Freed before, or never the start of a block; the driver would take the page for the block.
         return INVALID_VALUE;
     }
@@ -104,6 +104,14 @@ fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: 
 unsafe fn written<T: Copy>(to: *mut T) -> T {
     // SAFETY: the caller's promise.
     unsafe { to.read() }
+}
+
+/// Refuses a pool's block to a call that frees memory of another kind: the call that is meant for it will find it.
+fn not_its_kind(at: Pointer, block: Block) -> Code {
+    if !broken("refused-free") {
+        ledger::put_back(at, block);
+    }
+    INVALID_VALUE
 }
 
 type Alloc = unsafe fn(*mut Pointer, usize) -> Code;
@@ -447,7 +455,7 @@ pub unsafe fn free_host(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(at) };
     let Some(_inside) = entry::enter() else { return driver() };
-    give_back(Space::Address, at, |_| INVALID_VALUE, driver)
+    give_back(Space::Address, at, |block| not_its_kind(at, block), driver)
 }
 
 /// `CUmemAllocationProp`, as far as it is read here: type, handle types, then where the memory is to lie.
@@ -503,7 +511,7 @@ pub unsafe fn release(real: unsafe fn(u64) -> Code, handle: u64) -> Code {
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(handle) };
     let Some(_inside) = entry::enter() else { return driver() };
-    give_back(Space::Handle, handle, |_| INVALID_VALUE, driver)
+    give_back(Space::Handle, handle, |block| not_its_kind(handle, block), driver)
 }
 
 #[cfg(test)]

@@ -276,6 +276,12 @@ pub unsafe fn stream_destroy(real: unsafe fn(Handle) -> Code, stream: Handle) ->
     driver()
 }
 
+/// Waits for a stream with the driver's own call.
+pub fn wait_for_stream(stream: Handle) -> Code {
+    // SAFETY: the program's stream.
+    unsafe { real::cuStreamSynchronize(stream) }
+}
+
 /// Waits for a context with the driver's own call.
 pub fn wait_for(context: Handle) -> Option<Code> {
     // SAFETY: takes no argument.

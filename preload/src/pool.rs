@@ -42,6 +42,10 @@ pub struct Place {
     /// The program wants the driver to serve them after all.
     forward: AtomicBool,
     limbo: Mutex<Limbo>,
+    /// Some of what is in limbo is of stream-ordered blocks.
+    ordered_in_limbo: AtomicBool,
+    /// A stream of the context that waits for those of others; 0 if there is none to be had.
+    relay: OnceLock<Handle>,
     trace: AtomicBool,
 }
 
@@ -126,6 +130,9 @@ extern "C" fn resolve(symbol: *const c_char) -> *mut c_void {
     match unsafe { CStr::from_ptr(symbol) } {
         name if name == c"cuMemAlloc_v2" => page_alloc as *mut c_void,
         name if name == c"cuMemFree_v2" => page_free as *mut c_void,
+        // Which context is current while pages come tells whose they are.
+        name if name == c"cuCtxPushCurrent_v2" => context::core_push as *mut c_void,
+        name if name == c"cuCtxPopCurrent_v2" => context::core_pop as *mut c_void,
         name if name == c"cuMemCreate" && driver::symbol(name) != 0 => chunk_create as *mut c_void,
         name if name == c"cuMemRelease" && driver::symbol(name) != 0 => chunk_release as *mut c_void,
         name if name == c"cuMemAddressReserve" && driver::symbol(name) != 0 => range_reserve as *mut c_void,
@@ -295,6 +302,15 @@ pub fn owns(at: Pointer) -> bool {
     page_at(at).is_some() || block_at(at).is_some()
 }
 
+/// The context whose pool has an address.
+pub fn context_of(at: Pointer) -> Option<Handle> {
+    if let Some((start, _)) = page_at(at) {
+        return PAGES.read().unwrap_or_else(PoisonError::into_inner).get(&start).map(|page| page.home.context);
+    }
+    setting::settings().pools.as_ref()?;
+    places().into_iter().find(|place| pool::find(place.device, at).is_ok()).map(|place| place.home.context)
+}
+
 /// The pool's block at an address outside of all pages: in pools of the program's choice, which may map memory.
 fn block_at(at: Pointer) -> Option<(AllocationId, u64)> {
     setting::settings().pools.as_ref()?;
@@ -368,6 +384,8 @@ fn open(home: Current) -> Result<&'static Place, String> {
         instead_of,
         forward: AtomicBool::new(false),
         limbo: Mutex::default(),
+        ordered_in_limbo: AtomicBool::new(false),
+        relay: OnceLock::new(),
         trace: AtomicBool::new(false),
     };
     let place: &'static Place = Box::leak(Box::new(place));
@@ -447,6 +465,20 @@ impl Place {
         out
     }
 
+    /// Takes one block out of limbo again that no event covers yet. `false`: another thread has taken it along.
+    fn out_of_limbo(&self, block: AllocationId) -> bool {
+        let mut limbo = lock(&self.limbo);
+        let at = limbo.open.iter().rposition(|open| *open == block);
+        at.map(|at| limbo.open.swap_remove(at)).is_some()
+    }
+
+    /// Notes, under limbo's lock, that this block has come there.
+    fn note_ordered(&self, block: &Block) {
+        if block.kind == Kind::Async {
+            self.ordered_in_limbo.store(true, Relaxed);
+        }
+    }
+
     /// Puts back what a failed synchronise left in limbo; the next one covers it.
     fn back_into_limbo(&self, blocks: Vec<AllocationId>) {
         if !blocks.is_empty() {
@@ -507,6 +539,9 @@ impl Place {
         let mut limbo = lock(&self.limbo);
         pending.into_iter().rev().for_each(|entry| limbo.fenced.push_front(entry));
         let uncovered = !limbo.open.is_empty() && limbo.fenced.is_empty();
+        if limbo.open.is_empty() && limbo.fenced.is_empty() {
+            self.ordered_in_limbo.store(false, Relaxed);
+        }
         drop(limbo);
         if uncovered {
             self.fence();
@@ -518,11 +553,67 @@ impl Place {
         if let Some(event) = lock(&self.limbo).spare.pop() {
             return Some(event);
         }
-        const DISABLE_TIMING: u32 = 2;
-        let mut event: Handle = 0;
-        // SAFETY: the target is ours.
-        let code = context::with(self.home.context, || unsafe { driver::cuEventCreate(&mut event, DISABLE_TIMING) });
-        (code == Some(SUCCESS)).then_some(event)
+        context::with(self.home.context, new_event)?
+    }
+
+    /// An event of the place's context, recorded after all that a stream has been given so far; the stream may be another
+    /// context's. `Err(None)`: there is none to be had; `Err(Some(code))`: the driver refuses the stream.
+    fn after(&self, stream: Handle) -> Result<Handle, Option<Code>> {
+        let of = context::of_stream(stream).ok_or(driver::INVALID_CONTEXT)?;
+        order::relaxed(|| {
+            let (event, on) = if of.context == self.home.context || broken("other-contexts") {
+                (self.event().ok_or(None)?, stream)
+            } else {
+                let relay = self.wait_for_other(of.context, stream)?;
+                (self.event().ok_or(None)?, relay)
+            };
+            // SAFETY: an event of ours, a stream of the same context.
+            let code = context::with(self.home.context, || unsafe { real::cuEventRecord(event, on, 0) });
+            match code {
+                Some(SUCCESS) => Ok(event),
+                code => {
+                    lock(&self.limbo).spare.push(event);
+                    Err(Some(code.unwrap_or(driver::INVALID_CONTEXT)))
+                }
+            }
+        })
+    }
+
+    /// Has a stream of the place's context wait for all that another context's stream has been given so far. A stream of
+    /// ours, since the program's own must not wait for work that it has not ordered them after. Its work is the context's: a
+    /// synchronise of that waits for it as well.
+    fn wait_for_other(&self, context: Handle, stream: Handle) -> Result<Handle, Option<Code>> {
+        const NON_BLOCKING: u32 = 1;
+        let relay = *self.relay.get_or_init(|| {
+            let mut relay: Handle = 0;
+            // SAFETY: the target is ours.
+            context::with(self.home.context, || unsafe { driver::cuStreamCreate(&mut relay, NON_BLOCKING) });
+            relay
+        });
+        if relay == 0 {
+            return Err(None);
+        }
+        let recorded = context::with(context, || {
+            let event = new_event().ok_or(None)?;
+            // SAFETY: an event of ours, the program's stream of the same context.
+            match unsafe { real::cuEventRecord(event, stream, 0) } {
+                SUCCESS => Ok(event),
+                code => Err((event, code).into()),
+            }
+        });
+        let (event, mut code) = match recorded {
+            Some(Ok(event)) => (event, SUCCESS),
+            Some(Err(Some((event, code)))) => (event, code),
+            Some(Err(None)) | None => return Err(None),
+        };
+        if code == SUCCESS {
+            // SAFETY: an event and a stream of ours. A wait takes events of any context.
+            code = context::with(self.home.context, || unsafe { real::cuStreamWaitEvent(relay, event, 0) })
+                .unwrap_or(driver::INVALID_CONTEXT);
+        }
+        // SAFETY: an event of ours; the wait keeps what it needs of it.
+        context::with(context, || unsafe { driver::cuEventDestroy_v2(event) });
+        if code == SUCCESS { Ok(relay) } else { Err(Some(code)) }
     }
 
     /// Covers the open blocks by one event after all that the context has been given so far. `false`: the driver cannot.
@@ -567,6 +658,15 @@ pub fn relieve(device: i32) -> bool {
     held() < before
 }
 
+/// An event of the current context.
+fn new_event() -> Option<Handle> {
+    const DISABLE_TIMING: u32 = 2;
+    let mut event: Handle = 0;
+    // SAFETY: the target is ours.
+    let code = unsafe { driver::cuEventCreate(&mut event, DISABLE_TIMING) };
+    (code == SUCCESS).then_some(event)
+}
+
 /// Gives a block back whose uses are over.
 fn give(block: AllocationId) {
     if let Err(why) = pool::free_observed(block) {
@@ -578,8 +678,12 @@ fn give(block: AllocationId) {
 fn code_of(error: &smp_core::Error) -> Code {
     match (error.status, u32::try_from(error.driver_code)) {
         (_, Ok(code)) if code != 0 => code,
-        (Status::InvalidValue, _) => INVALID_VALUE,
-        _ => OUT_OF_MEMORY,
+        (Status::OutOfMemory | Status::CapacityExceeded | Status::SizeNotAccepted, _) => OUT_OF_MEMORY,
+        (Status::InvalidValue | Status::Freed | Status::WrongDevice | Status::Capturing, _) => INVALID_VALUE,
+        (Status::InvalidHandle | Status::Destroyed, _) => driver::INVALID_HANDLE,
+        (Status::NotPermitted, _) => driver::NOT_PERMITTED,
+        (Status::NotSupported, _) => driver::NOT_SUPPORTED,
+        _ => driver::UNKNOWN,
     }
 }
 
@@ -618,7 +722,7 @@ pub fn free(at: Pointer, block: Block) -> Code {
     let id = AllocationId(block.pooled);
     if block.kind == Kind::Async && !broken("async-free") {
         // Such a free does not wait for other streams' work.
-        return defer(place, id, &block);
+        return defer(place, at, block);
     }
     if order::capturing() {
         // Whether a plain free is legal now only the driver knows: a request of the same kind tells.
@@ -636,8 +740,13 @@ pub fn free(at: Pointer, block: Block) -> Code {
         return SUCCESS;
     }
     if setting::settings().deferred_free {
-        return defer(place, id, &block);
+        return defer(place, at, block);
     }
+    free_waiting(place, at, block)
+}
+
+/// A free that waits for the context's work.
+fn free_waiting(place: &'static Place, at: Pointer, mut block: Block) -> Code {
     FREE_SYNCHRONISES.fetch_add(1, Relaxed);
     let code = match broken("synchronise") {
         true => SUCCESS,
@@ -648,8 +757,7 @@ pub fn free(at: Pointer, block: Block) -> Code {
     };
     match code {
         SUCCESS => {
-            give(id);
-            let mut block = block;
+            give(AllocationId(block.pooled));
             if broken("own-device") {
                 block.device = context::current().map_or(block.device, |home| home.device);
             }
@@ -662,27 +770,29 @@ pub fn free(at: Pointer, block: Block) -> Code {
 }
 
 /// A free that waits for nothing: the block is in limbo until all that the context has been given so far is over.
-fn defer(place: &'static Place, id: AllocationId, block: &Block) -> Code {
+fn defer(place: &'static Place, at: Pointer, block: Block) -> Code {
+    let id = AllocationId(block.pooled);
     let alone = {
         let mut limbo = lock(&place.limbo);
         limbo.open.push(id);
+        place.note_ordered(&block);
         limbo.fenced.is_empty()
     };
-    ledger::settle(block);
     if broken("deferred-order") {
+        ledger::settle(&block);
         place.empty_limbo().into_iter().for_each(give);
         return SUCCESS;
     }
-    if alone && !place.fence() && !order::capturing() {
+    if alone && !place.fence() && !order::capturing() && place.out_of_limbo(id) {
         // No such event in this driver: it waits.
-        FREE_SYNCHRONISES.fetch_add(1, Relaxed);
-        // After a failure, which the program hears of as from the driver, the block stays in limbo.
-        return place.synchronised(|| order::wait_for(place.home.context).unwrap_or(DEINITIALIZED));
+        return free_waiting(place, at, block);
     }
+    ledger::settle(&block);
     SUCCESS
 }
 
-/// Serves `cuMemFreeAsync` of a block of `cuMemAlloc`: it is free once the stream has come this far.
+/// Serves `cuMemFreeAsync` of a block of `cuMemAlloc`, and of any on a stream of another context: it is free once the
+/// stream has come this far.
 pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
     let Some(place) = known(block.context) else {
         ledger::settle(&block);
@@ -693,24 +803,29 @@ pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
         ledger::put_back(at, block);
         return INVALID_VALUE;
     }
-    let recorded = context::of_stream(stream).filter(|home| home.context == block.context).and_then(|_| {
-        let event = place.event()?;
-        // SAFETY: an event of ours, the program's stream of the same context.
-        let code = context::with(block.context, || unsafe { real::cuEventRecord(event, stream, 0) });
-        if code != Some(SUCCESS) {
-            lock(&place.limbo).spare.push(event);
-            return None;
-        }
-        Some(event)
-    });
-    match recorded {
-        Some(event) => {
-            lock(&place.limbo).fenced.push_back((event, vec![AllocationId(block.pooled)]));
-            ledger::settle(&block);
+    let id = AllocationId(block.pooled);
+    let code = match place.after(stream) {
+        Ok(event) => {
+            let mut limbo = lock(&place.limbo);
+            limbo.fenced.push_back((event, vec![id]));
+            place.note_ordered(&block);
             SUCCESS
         }
-        None => free(at, block),
+        // Without an event the host waits.
+        Err(None) => match order::relaxed(|| order::wait_for_stream(stream)) {
+            SUCCESS => {
+                give(id);
+                SUCCESS
+            }
+            code => code,
+        },
+        Err(Some(code)) => code,
+    };
+    match code {
+        SUCCESS | DEINITIALIZED => ledger::settle(&block),
+        _ => ledger::put_back(at, block),
     }
+    code
 }
 
 /// Serves `cuMemAllocAsync`. `None`: the driver is to serve.
@@ -720,6 +835,9 @@ pub fn alloc_ordered(home: Current, bytes: u64, stream: Handle, caller: usize) -
     }
     let place = place(home).filter(|place| !place.forward.load(Relaxed))?;
     let from = place.ordered_pool()?;
+    if place.ordered_in_limbo.load(Relaxed) {
+        place.poll();
+    }
     let ask = || pool::alloc_async(from, bytes, StreamId(stream as u64));
     let block = ask().or_else(|error| match error.status {
         Status::OutOfMemory | Status::CapacityExceeded => {
@@ -775,16 +893,24 @@ pub fn opened_to_others(driver: Handle) {
 
 /// Serves `cuMemFreeAsync` of a stream-ordered block of ours that has been struck out of the ledger.
 pub fn free_ordered(at: Pointer, block: Block, stream: Handle) -> Code {
-    match pool::free_async(AllocationId(block.pooled), StreamId(stream as u64)) {
+    // A default stream is the current context's. A context's own streams the core knows from others'.
+    let own = stream > 2 || context::current().is_some_and(|home| home.context == block.context);
+    if !own && !broken("other-contexts") {
+        return free_on(at, block, stream);
+    }
+    let error = match pool::free_async(AllocationId(block.pooled), StreamId(stream as u64)) {
         Ok(()) => {
             ledger::settle(&block);
-            SUCCESS
+            return SUCCESS;
         }
-        Err(error) => {
-            ledger::put_back(at, block);
-            if error.status == Status::Capturing { INVALID_VALUE } else { code_of(&error) }
-        }
+        Err(error) => error,
+    };
+    // The driver's pools are their device's, and bound to no context.
+    if known(block.context).is_none() || error.status == Status::WrongDevice && !broken("other-contexts") {
+        return free_on(at, block, stream);
     }
+    ledger::put_back(at, block);
+    if error.status == Status::Capturing { INVALID_VALUE } else { code_of(&error) }
 }
 
 /// A live block of ours that holds an address.
