@@ -849,14 +849,9 @@ impl Request<'_> {
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
         // to see what calls in its order do.
         let wait = self.yields >= MAX_YIELDS || device.serial.load(Relaxed);
-        // (When blocks come back, only the list of streams changes: the others have less then, and all together as much.)
-        let mut held = slow.holders_of(pool, e, need, wait);
-        let holders = &mut held.streams;
-        let kept = held.kept;
-        let free_bytes = shared.entries[e].free_bytes() + held.bytes;
         let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
         if broken(rules::CUDA_SAME_STREAM) {
-            for &holder in holders.iter() {
+            for &holder in slow.holders(pool, e).iter() {
                 let bins = slow.bins(holder, pool, e);
                 let index = fit(bins, Upto::Any);
                 if index != NIL {
@@ -866,28 +861,25 @@ impl Request<'_> {
             }
         }
         let follow = pool.follows();
-        if let Some(me) = self.stream {
-            // 3. Policy 1. A clock without entries covers nothing of another stream.
-            if follow && !clock.entries().is_empty() {
-                if mapped
-                    && let Some(emptied) = self.come_back(&mut slow, &mut shared, e, me, (&held.whole, kept), &clock)
-                {
+        let mut passed_over = false;
+        // 3. Policy 1. A clock without entries covers nothing of another stream.
+        if let Some(me) = self.stream
+            && follow
+            && !clock.entries().is_empty()
+        {
+            let held = slow.holders_before(pool, e, need, wait, (me, &clock));
+            passed_over = held.kept;
+            if !held.streams.is_empty() || shared.entries[e].multi.count > 0 {
+                if mapped && self.come_back(&mut slow, &mut shared, e, me, (&held.whole, held.kept), &clock) {
                     let (cache, stock) = slow.cache_and_stock(me.slot(), pool);
                     let index = cache.entries[e].take_own(need, me, stock);
                     if index != NIL {
                         let found = Found { index, entry: e, reason: Reason::Event };
                         return self.commit(&mut slow, &mut shared, found);
                     }
-                    // The stream has some now.
-                    if !emptied.is_empty() {
-                        holders.retain(|holder| !emptied.contains(&holder));
-                    }
-                    if let Err(at) = holders.binary_search(&me) {
-                        holders.insert(at, me);
-                    }
                 }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
-                for &holder in held.fitting.iter().filter(|&&holder| holder != me) {
+                for &holder in held.fitting.iter() {
                     let state = slow.state(holder.slot());
                     let Some(bins) = state.attach.bins(pool, e) else { continue };
                     let upto = match state.covered_by(&clock) {
@@ -915,6 +907,9 @@ impl Request<'_> {
         if mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
             return self.commit(&mut slow, &mut shared, found);
         }
+        let held = slow.holders_of(pool, e, need, wait);
+        let (holders, kept) = (&held.streams, held.kept || passed_over);
+        let free_bytes = shared.entries[e].free_bytes() + held.bytes;
         if let Some(me) = self.stream {
             // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
@@ -978,7 +973,7 @@ impl Request<'_> {
 
     /// Blocks that were handed over come back to a stream that is ordered after their frees: whole and multi ones of which each
     /// point precedes its last operation become its own. `whole`: the streams at hand that may hold whole ones; `kept`: there are
-    /// others. The streams that have no block left; `None`: none came back.
+    /// others. `false`: none came back.
     fn come_back(
         &self,
         slow: &mut Slow<'_>,
@@ -987,7 +982,7 @@ impl Request<'_> {
         me: StreamRef,
         (whole, kept): (&[StreamRef], bool),
         now: &Clock,
-    ) -> Option<Few<StreamRef, 8>> {
+    ) -> bool {
         let pool = self.pool;
         let order = &pool.device.order;
         let state = slow.state(me.slot());
@@ -997,12 +992,11 @@ impl Request<'_> {
         let changes = shared.entries[e].multi_changes;
         // In no structure any more.
         let mut coming: Few<u32, 16> = Few::default();
-        let mut emptied = Few::default();
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
         let mut all = !kept;
         if !same {
-            for &holder in whole.iter().filter(|&&holder| holder != me) {
+            for &holder in whole {
                 let state = slow.state(holder.slot());
                 let upto = state.covered_by(&clock);
                 let Some(own) = state.attach.entry(pool, e).filter(|_| upto > 0) else { continue };
@@ -1023,9 +1017,6 @@ impl Request<'_> {
                     }
                 });
                 coming[first..].iter().for_each(|&index| bins.remove(index));
-                if bins.count == 0 {
-                    emptied.push(holder);
-                }
             }
         }
         if !same || seen != Some(changes) {
@@ -1050,7 +1041,7 @@ impl Request<'_> {
             }
         }
         if coming.is_empty() {
-            return None;
+            return false;
         }
         if order.observed(&STREAMS, me) < at.seq && !rules::off(rules::MERGE) {
             slow.cache(me.slot(), pool).entries[e].take_back(pool, e, at, &coming, &mut shared.stock);
@@ -1061,7 +1052,7 @@ impl Request<'_> {
                 super::free::place(slow, shared, pool, e, index, points);
             }
         }
-        Some(emptied)
+        true
     }
 
     /// Begins again once threads have run that keep streams locked.
