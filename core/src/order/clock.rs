@@ -78,6 +78,12 @@ impl Clock {
         observed: impl Fn(StreamRef) -> u64,
         mut raised: impl FnMut(StreamRef, u64),
     ) {
+        // (One that no one else has is raised as it is looked through, mostly with that.)
+        if let Some(entries) = self.0.as_mut().and_then(Arc::get_mut)
+            && raise_known(entries, own, other.entries(), at, &mut raised)
+        {
+            return;
+        }
         if self.covers(at, own, other) {
             return;
         }

@@ -62,7 +62,7 @@ fn observed<X: Default>(table: &Table<X>, uid: u32, stream: StreamRef) -> u64 {
 }
 
 /// Submits a wait for what an event stands for, on a stream, locked, that is ready for an operation and not the legacy one, if
-/// nothing else need be done for it. `false`: nothing was done.
+/// the event's stream is not forgotten, and nothing else need be done for it. `false`: nothing was done.
 #[inline(always)]
 pub(crate) fn submit_wait<X: Default>(
     table: &Table<X>,
@@ -76,7 +76,11 @@ pub(crate) fn submit_wait<X: Default>(
         state.push_next(stream);
         return true;
     }
-    let done = done(table, uid, at);
+    let other = table.at(at.stream.slot());
+    let done = other.executed() >= at.seq;
+    if !other.is(uid, at.stream) {
+        return false;
+    }
     // Others would have to know that they hold up an eager stream.
     if !done && !state.lazy {
         return false;

@@ -412,9 +412,7 @@ fn wait_ready(device: DeviceId, stream: StreamId, event: EventId) -> bool {
     let Some(known) = super::event::lock_plain(event, state.device_uid) else { return false };
     match &known.recorded {
         Some(Recorded { at, clock }) => {
-            !rules::off(rules::TRANSITIVE)
-                && STREAMS.at(at.stream.slot()).is(state.device_uid, at.stream)
-                && order::submit_wait(&STREAMS, record, &mut state, *at, clock)
+            !rules::off(rules::TRANSITIVE) && order::submit_wait(&STREAMS, record, &mut state, *at, clock)
         }
         None => {
             state.push_next(record);
