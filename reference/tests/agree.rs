@@ -215,6 +215,8 @@ fn apply(device: DeviceId, names: &Arc<Mutex<Names>>, op: &Op) -> Option<Outcome
         Op::Alloc { id, pool: p, size, stream: s, alignment } => {
             let options = AllocOptions { alignment: *alignment, name: None };
             let answer = match s {
+                // (Both calls, where both will do.)
+                Some(s) if *alignment == 0 && size % 2 == 0 => pool::alloc_async(pool(p)?, *size, stream(s)?),
                 Some(s) => pool::alloc_async_with(pool(p)?, *size, stream(s)?, &options),
                 None => pool::alloc(pool(p)?, *size, &options),
             };

@@ -1771,7 +1771,11 @@ impl<'a> Slow<'a> {
             return held;
         }
         for &(stream, seq) in clock.entries() {
-            if stream != me && STREAMS.at(stream.slot()).observed() < seq {
+            // (Who holds none need not be locked.)
+            if stream != me
+                && STREAMS.at(stream.slot()).observed() < seq
+                && pool.published[entry].lock().contains(&stream)
+            {
                 self.list_holder(stream, pool, entry, how, &mut held);
             }
         }
@@ -2266,7 +2270,7 @@ impl EntryCache {
 /// Cuts `need` bytes off a block that was lifted out of `bins`; what is left takes its place there. If `permit` does not let it, or
 /// there is no record left, it goes back.
 #[inline(always)]
-fn cut_lifted(
+pub(super) fn cut_lifted(
     bins: &mut Bins,
     counts: &mut Counts,
     ((index, b), own, hole): Lifted,
