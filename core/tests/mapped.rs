@@ -938,6 +938,48 @@ fn handed_over_blocks_come_back_together_to_a_stream_that_follows_their_frees() 
 }
 
 #[test]
+fn a_stream_cuts_a_handed_over_block_of_8_chunks_only_if_nothing_else_of_its_own_fits() {
+    // (What is freed, at which offset what is then allocated lies.)
+    for (handed, expected) in [(7, [0, 1]), (8, [9, 10])] {
+        let b = bench();
+        let x = b.alloc(handed * CHUNK, b.s);
+        let _wall = b.alloc((9 - handed) * CHUNK, b.s);
+        let own = b.alloc(9 * CHUNK, b.t);
+        let _wall = b.alloc(CHUNK, b.s);
+        b.free(own, b.t);
+        b.free(x, b.t);
+        for at in expected {
+            let small = b.alloc(CHUNK, b.t);
+            assert_eq!((b.at(small) / CHUNK, b.reason(small)), (at, Reason::SameStream), "{handed} chunks");
+        }
+        if handed == 8 {
+            // One of exactly its size is served by it.
+            let same = b.alloc(8 * CHUNK, b.t);
+            assert_eq!(b.at(same), 0);
+            b.free(same, b.s);
+        }
+    }
+    // Of 16 that are smaller than another the first is cut, of 15 none.
+    for (handed, expected) in [(15, 15 * 9), (16, 0)] {
+        let b = bench();
+        let blocks: Vec<_> = (0..2 * handed).map(|i| b.alloc([8, 1][i % 2] * CHUNK, b.s)).collect();
+        let own = b.alloc(9 * CHUNK, b.t);
+        b.alloc(CHUNK, b.s);
+        b.free(own, b.t);
+        blocks.iter().step_by(2).for_each(|&block| b.free(block, b.t));
+        let small = b.alloc(CHUNK, b.t);
+        assert_eq!((b.at(small) / CHUNK, b.reason(small)), (expected, Reason::SameStream), "{handed} blocks");
+    }
+    // There is no other: it is cut.
+    let b = bench();
+    let x = b.alloc(8 * CHUNK, b.s);
+    let _wall = b.alloc(CHUNK, b.s);
+    b.free(x, b.t);
+    let small = b.alloc(CHUNK, b.t);
+    assert_eq!((b.at(small), b.reason(small)), (0, Reason::SameStream));
+}
+
+#[test]
 fn handed_over_blocks_come_back_one_by_one_from_a_stream_with_more_than_256_own_blocks() {
     for (small, then) in [(254, Reason::SameStream), (255, Reason::Event)] {
         let b = bench();

@@ -1,6 +1,7 @@
 //! Which block serves an allocation (§4, §6–§8).
 
 use crate::device::{Allocation, Device};
+use crate::mapped::large;
 use crate::order::{Now, Point, Sort};
 use crate::pool::{Block, Entry, Failure, LOOKED_AT, Page, Reason, State, free, least_alike};
 use std::cmp::Reverse;
@@ -23,6 +24,8 @@ pub struct OutOfMemory {
 const MOST_QUESTIONS: usize = 8;
 /// The most times the callback is called in one allocation.
 const MOST_CALLBACKS: u64 = 16;
+/// Of so many of a stream's own blocks, the best, a large whole one gives way to another.
+const BEST: usize = 16;
 /// Whole blocks come back from streams with at most so many own blocks in the entry.
 const MOST_LOOKED_AT: usize = 256;
 
@@ -314,6 +317,7 @@ impl Device {
                 shelf.settle(Some(stream), bytes);
                 let left = shelf.recent(stream).len();
                 spots = self.fitting(request, entry, own);
+                self.keep_large_for_last(request, entry, &mut spots);
                 if !spots.is_empty() && left < before {
                     self.met.push(case);
                 }
@@ -323,6 +327,25 @@ impl Device {
             }
         }
         Self::found(entry, spots.into_iter().next(), Reason::SameStream)
+    }
+
+    /// Step 1: among the first of s's own blocks, `spots`, best first, the whole ones that are large and would be cut come after others.
+    fn keep_large_for_last(&mut self, request: &Request, entry: usize, spots: &mut [Spot]) {
+        let Some(chunk) = self.pools[request.pool].shelves[entry].kind.chunk() else { return };
+        let comes_last = |spot: &Spot| {
+            matches!(spot.consumed[..], [Block { state: State::Free { whole: true, .. }, .. }])
+                && spot.bytes >= large(chunk)
+                && spot.bytes != request.need
+        };
+        match spots.iter().take(BEST).position(|spot| !comes_last(spot)) {
+            Some(0) => {}
+            Some(at) => {
+                self.met.push("a large whole block passed over");
+                spots.swap(0, at);
+            }
+            None if spots.is_empty() => {}
+            None => self.met.push("a large whole block for want of another"),
+        }
     }
 
     /// Step 2.

@@ -774,9 +774,14 @@ impl Device {
     }
 }
 
+/// §7.1: L.
+pub(crate) fn large(chunk: u64) -> u64 {
+    (8 * chunk).min(16 * MIB)
+}
+
 /// §7.1: B, with U = `used`.
 fn most_held(used: u64, chunk: u64, several: bool, tight: bool) -> u64 {
-    let few = (8 * chunk).min(16 * MIB);
+    let few = large(chunk);
     let share = if tight && !several { 32 } else { 64 };
     let slack = (used / share).max((3 * used / 32).max(few).min(3 * few));
     (used + slack + if several { used / 32 } else { 0 }) / chunk

@@ -119,6 +119,8 @@ fn property_random_programs_reach_every_reason_status_and_figure() {
         "waited rather than hold more",
         "nothing to wait for",
         "stays whole",
+        "a large whole block passed over",
+        "a large whole block for want of another",
         "a whole block came back",
         "a multi block came back",
         "came back, and one serves",

@@ -5,10 +5,12 @@
 //! than n" is a descent, not a scan. What leaves does not change what is said above it: a search that was led astray
 //! does, once. Nodes are the block records themselves; nothing is allocated.
 
-use super::block::{BLOCKS, Block, NIL, block};
+use super::block::{BLOCKS, Block, NIL, WHOLE, block};
 use super::classes::{CLASSES, Occupied, class_of};
+use super::page::page;
 use super::seams::Notes;
 use std::cmp::min;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[repr(C)]
 pub(crate) struct Bins {
@@ -34,6 +36,9 @@ pub(crate) type Lifted = (Taken, u64, Hole);
 impl Hole {
     pub(crate) const NONE: Hole = Hole(CLASSES);
 }
+
+/// Of so many blocks, the best, one that should stay whole gives way to another. (So that a search does not pass over thousands.)
+const BEST: usize = 16;
 
 /// What a search accepts besides the size.
 #[derive(Clone, Copy)]
@@ -473,6 +478,32 @@ impl Bins {
             }
             c += 1;
         }
+    }
+
+    /// A block that was just lifted out is where it was.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn put_down(&mut self, (node, b): Taken) {
+        let root = &mut self.roots[class_of(b.size())];
+        // (A hole keeps its root.)
+        if *root != node {
+            b.be_leaf();
+            *root = insert(*root, node, b);
+        }
+    }
+
+    /// What [`Bins::lift_best`] has found for `size`, or the block that comes before it: of the best few, whole blocks that are large
+    /// come after all others, unless they are of exactly `size` bytes.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn lift_rather(&mut self, (node, b): Taken, size: u64) -> Lifted {
+        self.put_down((node, b));
+        let large = u64::from(page(b.page()).large.load(Relaxed));
+        let comes_last = |b: &Block| b.has(WHOLE) && b.size() >= large && b.size() != size;
+        let node = self.iter_from(size).take(BEST).find(|&node| !comes_last(block(node))).unwrap_or(node);
+        let b = block(node);
+        let hole = self.lift(node, b, b.size());
+        ((node, b), b.size_flags(), hole)
     }
 
     /// A block that was lifted is taken out for good.

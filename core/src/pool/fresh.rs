@@ -6,7 +6,7 @@ use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::state::{Kind, Pool, PoolShared, Slow};
-use super::{Reason, release};
+use super::{Reason, mapped, release};
 use crate::device_source::{Grant, PageSource, Refused};
 use crate::error::Result;
 use crate::handle;
@@ -31,6 +31,7 @@ pub(super) fn enter_page(
     record.pointer.store(grant.pointer, Relaxed);
     record.pool.store(pool.slot, Relaxed);
     record.entry.store(e as u32, Relaxed);
+    record.large.store(mapped::large(pool.entries[e].page_size) as u32, Relaxed);
     record.device_slot.store(device.slot, Relaxed);
     record.legacy.store(device.order.legacy.slot(), Relaxed);
     record.device_uid.store(device.uid, Relaxed);

@@ -38,11 +38,16 @@ const MOST_CHUNKS: u64 = 1 << 20;
 /// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
 /// there at once. (Where several streams use the entry there is a 32nd more: such programs do not come back to the same places.)
 fn budget(used: u64, size: u64, several: bool, tight: bool) -> u64 {
-    let least = size.saturating_mul(8).min(16 << 20);
+    let least = large(size);
     let share = if tight && !several { 32 } else { 64 };
     let slack = (used / share).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
     let more = if several { used / 32 } else { 0 };
     used.saturating_add(slack + more) / size
+}
+
+/// What is large where chunks have this size.
+pub(super) fn large(size: u64) -> u64 {
+    size.saturating_mul(8).min(16 << 20)
 }
 
 /// How often an entry pauses after chunks were mapped, moved or came back. What is done again and again then needs none of that

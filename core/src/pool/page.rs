@@ -175,6 +175,8 @@ pub(crate) struct Page {
     pub(crate) device_slot: AtomicU32,
     /// Slot of the device's legacy stream.
     pub(crate) legacy: AtomicU32,
+    /// Of a Mapped entry's: whole blocks of so many bytes serve the stream whose own they are after all others.
+    pub(crate) large: AtomicU32,
     /// The block at the page's base.
     pub(crate) first: AtomicU32,
     /// See [`shape`].

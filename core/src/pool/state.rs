@@ -520,6 +520,11 @@ impl PoolCache {
         };
         let bins = &mut **bins;
         let Some(lifted) = bins.lift_best(c, need) else { return self.carve_ready_rest(need, me, stock) };
+        if lifted.1 & WHOLE != 0 {
+            // Others may come before it.
+            bins.put_down(lifted.0);
+            return self.carve_ready_rest(need, me, stock);
+        }
         let generation = lifted.0.1.generation() + 1;
         let (index, b) = cut_lifted(bins, counts, lifted, need, stock, |_| generation < GENERATION_LIMIT)?;
         Some((index, b, generation))
@@ -2313,7 +2318,11 @@ fn lift_settled(
     me: StreamRef,
     stock: &mut Stock,
 ) -> Option<Lifted> {
-    let Some(recents) = recents else { return bins.lift_best(c, need) };
+    let best = |bins: &mut Bins| {
+        let lifted = bins.lift_best(c, need)?;
+        Some(if lifted.1 & WHOLE == 0 { lifted } else { bins.lift_rather(lifted.0, need) })
+    };
+    let Some(recents) = recents else { return best(bins) };
     let ahead = front.as_ref().is_some_and(|(front, _)| !front.is_none() && class_of(front.bytes()) >= c);
     // (Where none gives way, the best is of exactly that size if one is.)
     if ahead || recents.count > 0 && recents.has_from(c) {
@@ -2323,15 +2332,15 @@ fn lift_settled(
         let first = if ahead { chain_front(&mut front, recents) } else { NIL };
         counts.merges += give_way_rest(recents, first, need, bins, me, stock);
     }
-    if let Some(best) = bins.lift_best(c, need) {
-        return Some(best);
+    if let Some(lifted) = best(bins) {
+        return Some(lifted);
     }
     let first = chain_front(&mut front, recents);
     if recents.count == 0 {
         return None;
     }
     counts.merges += give_way_rest(recents, first, 0, bins, me, stock);
-    bins.lift_best(c, need)
+    best(bins)
 }
 
 /// The block in front becomes a chain of its own, and its bytes are ready. Without one: [`NIL`].
