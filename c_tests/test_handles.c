@@ -556,6 +556,53 @@ static void a_stream_of_another_device_is_refused(void)
     end_world(&w);
 }
 
+/* Streams go by small numbers inside, which two devices may give to streams in one slot, one after the other. */
+static void a_stream_in_the_place_of_a_blocks_own_former_one_is_still_of_another_device(void)
+{
+    smp_device a = lazy_device(), b = lazy_device();
+    smp_pool pool = pool_of(a, "sliced(page_size=2MiB)"), other = pool_of(b, "sliced(page_size=2MiB)");
+    smp_stream s = new_stream(a), t, u;
+    smp_allocation x = alloc_on(pool, 4096, s);
+    must(smp_stream_destroy(s));
+    must(smp_device_synchronize(a));
+    t = new_stream(b);
+    u = new_stream(b);
+    free_on(alloc_on(other, 4096, t), t);
+    free_on(alloc_on(other, 4096, u), u);
+    CHECK_REFUSED(smp_allocation_add_user(x, t), SMP_ERROR_WRONG_DEVICE, "stream");
+    CHECK_REFUSED(smp_allocation_add_user(x, u), SMP_ERROR_WRONG_DEVICE, "stream");
+    CHECK_REFUSED(smp_free_async(x, t), SMP_ERROR_WRONG_DEVICE, "stream");
+    CHECK_REFUSED(smp_free_async(x, u), SMP_ERROR_WRONG_DEVICE, "stream");
+    CHECK_STATUS(smp_free(x), SMP_SUCCESS);
+    must(smp_pool_destroy(pool));
+    must(smp_pool_destroy(other));
+    must(smp_device_close(a));
+    must(smp_device_close(b));
+}
+
+/* On CUDA streams and events go by the driver's names, and what the library calls them inside is no handle. */
+static void on_cuda_what_goes_by_the_drivers_name_has_no_other(void)
+{
+    uintptr_t number, generation;
+    w = new_world();
+    free_on(alloc_on(w.pool, 512, SMP_STREAM_PER_THREAD), SMP_STREAM_PER_THREAD);
+    for (number = 0; number < 64; ++number) {
+        smp_stream made_up = (smp_stream)((uintptr_t)0xe << 60 | number);
+        smp_allocation out = NULL;
+        CHECK_REFUSED(smp_alloc_async(w.pool, 512, made_up, &out), SMP_ERROR_INVALID_HANDLE, "stream");
+        CHECK_REFUSED(smp_free_async(w.allocation, made_up), SMP_ERROR_INVALID_HANDLE, "stream");
+        for (generation = 1; on_cuda() && generation < 4; ++generation) {
+            smp_event alias = (smp_event)((uintptr_t)0xc << 60 | generation << 28 | number);
+            CHECK_REFUSED(smp_event_query(alias), SMP_ERROR_INVALID_HANDLE, "event");
+            CHECK_REFUSED(smp_event_record(w.device, alias, w.stream), SMP_ERROR_INVALID_HANDLE, "event");
+            CHECK_REFUSED(smp_stream_wait_event(w.device, w.stream, alias), SMP_ERROR_INVALID_HANDLE, "event");
+            CHECK_REFUSED(smp_event_destroy(alias), SMP_ERROR_INVALID_HANDLE, "event");
+        }
+    }
+    CHECK_STATUS(smp_event_record(w.device, w.event, w.stream), SMP_SUCCESS);
+    end_world(&w);
+}
+
 static void an_event_of_another_device_is_refused_and_goes_on(void)
 {
     struct world other;
@@ -722,6 +769,9 @@ static void no_value_but_a_live_handle_is_freed_whatever_blocks_there_are(void)
 }
 
 TEST_MAIN(RUN(null_is_an_invalid_handle)
+          MODEL_ONLY(a_stream_in_the_place_of_a_blocks_own_former_one_is_still_of_another_device,
+                   "two devices opened on one context of the driver share its streams")
+          RUN(on_cuda_what_goes_by_the_drivers_name_has_no_other)
           RUN(no_value_but_a_live_handle_is_freed_whatever_blocks_there_are)
           RUN(a_value_never_given_out_is_an_invalid_handle)
           RUN(an_address_of_the_program_is_an_invalid_handle)

@@ -160,6 +160,11 @@ static int cannot_filter(void)
 int main(int argc, char **argv)
 {
     const char *test_word = argc > 1 ? argv[1] : NULL;
+    const char *on = getenv("SMP_TEST_DEVICE");
+    if (on != NULL && strcmp(on, "cuda") == 0) {
+        printf("left out: a child of a process that has opened the driver cannot use it, and the lock is the same\n");
+        return 0;
+    }
     if (run(cannot_filter) != 0) {
         printf("left out: system call filters cannot be set here\n");
         return 0;

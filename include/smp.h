@@ -1647,7 +1647,7 @@ smp_status smp_set_log_callback(uint32_t level,
  *
  * `device`: whose default stream 0, 1 or 2 means; may be null beside a created stream. `last_seq`: may be null; the
  * stream's last sequence number after it. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE,
- * SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if `count` is 0 or above 2^32.
+ * SMP_ERROR_NOT_SUPPORTED; SMP_ERROR_INVALID_VALUE if `count` is 0 or above 2^32, or the stream has had 2^61 operations.
  */
 smp_status smp_model_stream_submit(smp_device device,
                                    smp_stream stream,

@@ -149,7 +149,7 @@ impl Block {
     /// Live: what its free on its own stream needs, in one word: the upper bits of its handle, and in place of the slot what
     /// [`place`] says of its entry. 0 where more must be looked at: a name, added users, noted accesses, a larger alignment, a
     /// block that would merge with others when it is freed, or a record whose generations are used up. (What else this word holds, a
-    /// sequence number or [`A_USER`], has the uppermost bit clear, which each handle has set.)
+    /// sequence number or [`A_USER`], has the uppermost bit clear, which each handle has set: a stream has at most 2^61 operations and a few.)
     #[inline(always)]
     pub(crate) fn pass(&self) -> u64 {
         self.min_seq.load(Relaxed)

@@ -987,6 +987,8 @@ fn add_first_user(allocation: AllocationId, stream: StreamId) -> Option<()> {
     // The lock of the block's domain; it has no other while it says so.
     let state = STREAMS.at(owner.slot()).state.lock();
     let domain = state.me == owner && state.device_uid == uid && state.ready_key() != 0 && b.stream() == owner;
+    // (A stream of another device may have the same name, in a slot that was given up there.)
+    let domain = domain && page(b.page()).device_uid.load(Relaxed) == uid;
     if !domain || b.generation() != generation || b.flags() & (LIVE | USERS) != LIVE || !b.set_sole_user(user) {
         return None;
     }

@@ -63,6 +63,10 @@ impl NativePool {
         if self.0 & (CHECKED | DRIVER) != 0 || native::any_poisoned() {
             return Ok(None);
         }
+        // (A key that the library makes up is nobody's name.)
+        if stream.0 > native::PER_THREAD && !native::is_foreign(stream.0) {
+            return Ok(None);
+        }
         let key = native::key(stream);
         let Some(record) = native::hint(key, self.0 >> 4).and_then(|slot| STREAMS.get(slot)) else {
             return Ok(None);

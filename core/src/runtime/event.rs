@@ -43,6 +43,10 @@ fn lock(id: EventId) -> Result<(u32, MutexGuard<'static, crate::order::EventStat
     }
     let (slot, generation) = handle::decode(KIND, id.0).ok_or_else(|| handle::invalid(KIND, id.0))?;
     let state = EVENTS.get(slot).ok_or_else(|| handle::invalid(KIND, id.0))?.state.lock();
+    // (One that goes by the driver's name has no other.)
+    if state.raw != 0 {
+        return Err(handle::invalid(KIND, id.0));
+    }
     handle::judge(KIND, id.0, generation, state.generation, state.live)?;
     Ok((slot, state))
 }
@@ -293,7 +297,8 @@ fn record_ready(device: DeviceId, event: EventId, stream: StreamId) -> Option<At
 pub(super) fn lock_plain(id: EventId, device_uid: u32) -> Option<MutexGuard<'static, crate::order::EventState>> {
     let (slot, generation) = handle::decode(KIND, id.0)?;
     let state = EVENTS.get(slot)?.state.lock();
-    (state.live && state.generation == generation && (state.device >> 32) as u32 == device_uid).then_some(state)
+    (state.live && state.raw == 0 && state.generation == generation && (state.device >> 32) as u32 == device_uid)
+        .then_some(state)
 }
 
 /// Waits on the host for the event's last record, and observes it (`cuEventSynchronize`).

@@ -288,15 +288,20 @@ pub fn query(device: DeviceId, stream: StreamId) -> Result<bool> {
     Ok(record.executed() >= submitted)
 }
 
+/// Numbers of operations stay below what handles begin with, and below the mark of a block's only added user, with room for what
+/// other threads submit at the same time and for calls that take one number each.
+const MOST_OPERATIONS: u64 = 1 << 61;
+
 /// Submits `count` operations of work to a stream of the model device. Returns the last one's number.
 ///
 /// # Errors
-/// [`Status::InvalidValue`] if `count` is 0 or above 2^32.
+/// [`Status::InvalidValue`] if `count` is 0 or above 2^32, or the stream has had 2^61 operations.
 pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     if count == 0 || count > 1 << 32 {
         return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
     }
     if let Some((record, mut state)) = ready_stream(device, stream)
+        && state.submitted < MOST_OPERATIONS
         && let Some(first) = state.push_ready(record, count)
     {
         return Ok(first + count - 1);
@@ -310,6 +315,9 @@ fn submit_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
+    if STREAMS.at(stream.slot()).state.lock().submitted >= MOST_OPERATIONS {
+        return Err(Error::new(Status::InvalidValue, "the stream has had 2^61 operations: no more can be numbered"));
+    }
     // Told once it is done: the stream may have been destroyed while this waited for its turn.
     let first = submit_work(&device, stream, count, Points::default(), None)?;
     device.tell(&Event::Submit { stream: stream.id(), count });
@@ -435,4 +443,21 @@ pub fn info(device: DeviceId, stream: StreamId) -> Result<StreamInfo> {
         non_blocking: state.non_blocking,
         lazy: device.cuda().is_none().then_some(state.lazy),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_OPERATIONS, STREAMS, StreamFlags, create, submit};
+    use crate::device::{self, ModelOptions};
+    use crate::{Status, handle};
+
+    #[test]
+    fn a_stream_has_so_many_operations_that_no_number_looks_like_a_handle_and_no_more() {
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let stream = create(device, StreamFlags::default()).unwrap();
+        submit(device, stream, 1).unwrap();
+        STREAMS.at(handle::slot(stream.0)).state.lock().submitted = MOST_OPERATIONS - 1;
+        assert_eq!(submit(device, stream, 1 << 32), Ok(MOST_OPERATIONS - 1 + (1 << 32)));
+        assert_eq!(submit(device, stream, 1).unwrap_err().status, Status::InvalidValue);
+    }
 }
