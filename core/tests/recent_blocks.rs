@@ -2,8 +2,8 @@
 //! are looked at between the calls or not.
 
 use smp_core::device::{self, ModelOptions};
-use smp_core::pool::{self, AllocOptions, PoolConfig, Reason};
-use smp_core::{AllocationId, PoolId, StreamId, event, stream};
+use smp_core::pool::{self, AllocOptions, PoolConfig};
+use smp_core::{AllocationId, PoolId, StreamId, stream};
 
 struct Case {
     pool: PoolId,
@@ -142,30 +142,5 @@ fn looking_at_a_pool_changes_nothing() {
             assert_eq!(seen, pool::stats(sides[1].1).unwrap(), "after step {step}");
             pool::check_invariants(sides[1].1).unwrap();
         }
-    }
-}
-
-#[test]
-fn recent_blocks_make_way_for_a_stream_ordered_after_theirs_and_for_no_other() {
-    for ordered in [false, true] {
-        let case = Case::new();
-        let [low, high, keep] = [(); 3].map(|()| case.alloc(1 << 20));
-        let [at_low, at_high] = [low, high].map(|block| pool::info(block).unwrap().address);
-        assert_eq!(at_high, at_low + (1 << 20));
-        let device = pool::info(keep).unwrap().device;
-        let other = Case { pool: case.pool, stream: stream::create(device, Default::default()).unwrap() };
-        if ordered {
-            // Before the frees, so that these serve only their own stream.
-            let event = event::create(device).unwrap();
-            event::record(device, event, case.stream).unwrap();
-            stream::wait_event(device, other.stream, event).unwrap();
-        }
-        case.free(low);
-        case.free(high);
-        assert_eq!(pool::info(other.alloc(512)).unwrap().reason, Reason::Fresh);
-        // As they were the last one freed serves, merged the low end.
-        let again = pool::info(case.alloc(1 << 20)).unwrap();
-        assert_eq!((again.address, again.reason), (if ordered { at_low } else { at_high }, Reason::SameStream));
-        case.free(keep);
     }
 }

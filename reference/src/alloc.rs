@@ -252,12 +252,12 @@ impl Device {
             device
                 .own(request, entry)
                 .or_else(|| if mapped { None } else { device.observed(request, entry) })
-                .or_else(|| device.preceding(request, entry))
-                .or_else(|| if mapped { device.observed(request, entry) } else { None })
                 .or_else(|| {
                     device.pools[request.pool].shelves[entry].settle(None, 0);
-                    device.grow_first(request, entry)
+                    device.preceding(request, entry)
                 })
+                .or_else(|| if mapped { device.observed(request, entry) } else { None })
+                .or_else(|| device.grow_first(request, entry))
                 .or_else(|| device.opportunistic(request, entry))
                 .or_else(|| device.cuda_fresh(request, entry))
                 .or_else(|| device.span(request, entry))
@@ -370,11 +370,6 @@ impl Device {
         let stream = request.stream?;
         if !self.pools[request.pool].config.policy_1 {
             return None;
-        }
-        for (holder, &upto) in request.now.iter().enumerate() {
-            if holder != stream && upto > self.graph.streams[holder].observed {
-                self.pools[request.pool].shelves[entry].settle(Some(holder), 0);
-            }
         }
         if self.come_back(request.pool, entry, stream) {
             let own = self.fitting(request, entry, |block| is_own(block, stream));

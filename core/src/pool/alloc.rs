@@ -8,7 +8,6 @@ use super::block::{
 use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::front::Front;
-use super::observed;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
@@ -280,8 +279,7 @@ pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -
     }
     match STREAMS.get(handle::slot(stream.0)) {
         Some(record) => {
-            let done = fast(pool, size, record, stream.0, missed.lock(record));
-            if let Some(done) = done.or_else(|| observed::serve(pool, size, record, stream.0)) {
+            if let Some(done) = fast(pool, size, record, stream.0, missed.lock(record)) {
                 return Ok(done);
             }
         }
@@ -334,7 +332,7 @@ fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<Allocat
         return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?
-        && let Some(done) = hot(pool, size, record, key).or_else(|| observed::serve(pool, size, record, key))
+        && let Some(done) = hot(pool, size, record, key)
     {
         if record.watch.load(Relaxed) & native::OWES != 0 {
             facts.after_call(pool_slot, stream, false);
@@ -509,9 +507,7 @@ pub fn alloc_async_with(pool: PoolId, size: u64, stream: StreamId, options: &All
     // What the options ask for, every block has.
     if options.name.is_none() && (options.alignment == 0 || POOLS.aligns(pool, options.alignment)) {
         let done = match native::is_plain(stream) {
-            true => STREAMS.get(handle::slot(stream.0)).and_then(|record| {
-                hot(pool, size, record, stream.0).or_else(|| observed::serve(pool, size, record, stream.0))
-            }),
+            true => STREAMS.get(handle::slot(stream.0)).and_then(|record| hot(pool, size, record, stream.0)),
             false => hot_other(pool, size, stream)?,
         };
         if let Some(done) = done {
@@ -853,9 +849,14 @@ impl Request<'_> {
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
         // to see what calls in its order do.
         let wait = self.yields >= MAX_YIELDS || device.serial.load(Relaxed);
+        // (When blocks come back, only the list of streams changes: the others have less then, and all together as much.)
+        let mut held = slow.holders_of(pool, e, need, wait);
+        let holders = &mut held.streams;
+        let kept = held.kept;
+        let free_bytes = shared.entries[e].free_bytes() + held.bytes;
         let broken = |rule: &str| rules::off(rule) && device.cuda().is_some();
         if broken(rules::CUDA_SAME_STREAM) {
-            for &holder in slow.holders(pool, e).iter() {
+            for &holder in holders.iter() {
                 let bins = slow.bins(holder, pool, e);
                 let index = fit(bins, Upto::Any);
                 if index != NIL {
@@ -865,25 +866,28 @@ impl Request<'_> {
             }
         }
         let follow = pool.follows();
-        let mut passed_over = false;
-        // 3. Policy 1. A clock without entries covers nothing of another stream.
-        if let Some(me) = self.stream
-            && follow
-            && !clock.entries().is_empty()
-        {
-            let held = slow.holders_before(pool, e, need, wait, (me, &clock));
-            passed_over = held.kept;
-            if !held.streams.is_empty() || shared.entries[e].multi.count > 0 {
-                if mapped && self.come_back(&mut slow, &mut shared, e, me, (&held.whole, held.kept), &clock) {
+        if let Some(me) = self.stream {
+            // 3. Policy 1. A clock without entries covers nothing of another stream.
+            if follow && !clock.entries().is_empty() {
+                if mapped
+                    && let Some(emptied) = self.come_back(&mut slow, &mut shared, e, me, (&held.whole, kept), &clock)
+                {
                     let (cache, stock) = slow.cache_and_stock(me.slot(), pool);
                     let index = cache.entries[e].take_own(need, me, stock);
                     if index != NIL {
                         let found = Found { index, entry: e, reason: Reason::Event };
                         return self.commit(&mut slow, &mut shared, found);
                     }
+                    // The stream has some now.
+                    if !emptied.is_empty() {
+                        holders.retain(|holder| !emptied.contains(&holder));
+                    }
+                    if let Err(at) = holders.binary_search(&me) {
+                        holders.insert(at, me);
+                    }
                 }
                 let mut best: Option<(u64, u64, u32, Option<StreamRef>)> = None;
-                for &holder in held.fitting.iter() {
+                for &holder in held.fitting.iter().filter(|&&holder| holder != me) {
                     let state = slow.state(holder.slot());
                     let Some(bins) = state.attach.bins(pool, e) else { continue };
                     let upto = match state.covered_by(&clock) {
@@ -911,9 +915,6 @@ impl Request<'_> {
         if mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
             return self.commit(&mut slow, &mut shared, found);
         }
-        let held = slow.holders_of(pool, e, need, wait);
-        let (holders, kept) = (&held.streams, held.kept || passed_over);
-        let free_bytes = shared.entries[e].free_bytes() + held.bytes;
         if let Some(me) = self.stream {
             // 4. Policy 2, if the entry does not grow first.
             if pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2) {
@@ -977,7 +978,7 @@ impl Request<'_> {
 
     /// Blocks that were handed over come back to a stream that is ordered after their frees: whole and multi ones of which each
     /// point precedes its last operation become its own. `whole`: the streams at hand that may hold whole ones; `kept`: there are
-    /// others. `false`: none came back.
+    /// others. The streams that have no block left; `None`: none came back.
     fn come_back(
         &self,
         slow: &mut Slow<'_>,
@@ -986,7 +987,7 @@ impl Request<'_> {
         me: StreamRef,
         (whole, kept): (&[StreamRef], bool),
         now: &Clock,
-    ) -> bool {
+    ) -> Option<Few<StreamRef, 8>> {
         let pool = self.pool;
         let order = &pool.device.order;
         let state = slow.state(me.slot());
@@ -996,11 +997,12 @@ impl Request<'_> {
         let changes = shared.entries[e].multi_changes;
         // In no structure any more.
         let mut coming: Few<u32, 16> = Few::default();
+        let mut emptied = Few::default();
         let had = slow.cache(me.slot(), pool).entries[e].came_back.as_ref();
         let (same, seen) = had.map_or((false, None), |(had, seen)| (had.is_same(&clock), Some(*seen)));
         let mut all = !kept;
         if !same {
-            for &holder in whole {
+            for &holder in whole.iter().filter(|&&holder| holder != me) {
                 let state = slow.state(holder.slot());
                 let upto = state.covered_by(&clock);
                 let Some(own) = state.attach.entry(pool, e).filter(|_| upto > 0) else { continue };
@@ -1021,6 +1023,9 @@ impl Request<'_> {
                     }
                 });
                 coming[first..].iter().for_each(|&index| bins.remove(index));
+                if bins.count == 0 {
+                    emptied.push(holder);
+                }
             }
         }
         if !same || seen != Some(changes) {
@@ -1045,7 +1050,7 @@ impl Request<'_> {
             }
         }
         if coming.is_empty() {
-            return false;
+            return None;
         }
         if order.observed(&STREAMS, me) < at.seq && !rules::off(rules::MERGE) {
             slow.cache(me.slot(), pool).entries[e].take_back(pool, e, at, &coming, &mut shared.stock);
@@ -1056,7 +1061,7 @@ impl Request<'_> {
                 super::free::place(slow, shared, pool, e, index, points);
             }
         }
-        true
+        Some(emptied)
     }
 
     /// Begins again once threads have run that keep streams locked.

@@ -17,7 +17,6 @@ mod fresh;
 mod front;
 mod internal;
 mod mapped;
-mod observed;
 pub mod observer;
 mod page;
 mod pointers;

@@ -224,25 +224,14 @@ pub(crate) struct Room {
     pub(crate) bytes: u64,
     /// The pool's list of who has room names this stream.
     pub(crate) listed: bool,
-    /// It has handed some over since it lacked any itself.
-    lent: bool,
 }
 
 impl Room {
-    /// Hands over what another lacks, and half of what is left beyond, so that the two do not take turns; all of it if that was done
-    /// before and not made good since, so that who lacks more and more does not come each time.
+    /// Hands over what another lacks, and half of what is left beyond, so that the two do not take turns.
     pub(crate) fn part_with(&mut self, missing: u64) -> u64 {
-        let beyond = self.bytes.saturating_sub(missing);
-        let kept = if std::mem::replace(&mut self.lent, true) { 0 } else { beyond / 2 };
-        let part = self.bytes - kept;
-        self.bytes = kept;
+        let part = if self.bytes > missing { missing + (self.bytes - missing) / 2 } else { self.bytes };
+        self.bytes -= part;
         part
-    }
-
-    /// Takes what others have handed over.
-    fn take(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        self.lent = false;
     }
 }
 
@@ -634,7 +623,7 @@ fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bo
         } else {
             list.swap_remove(at);
         }
-        room.take(part);
+        room.bytes += part;
         missing = missing.saturating_sub(part);
     }
     let enough = missing == 0 || !passed_over;
@@ -665,8 +654,8 @@ pub(crate) fn widen_both(pool: &Pool, entry: usize, own: &mut Room, all: &mut Ro
             let Some(mut guard) = STREAMS.at(other).state.try_lock() else { continue };
             let missing = [bytes - own.bytes, bytes.saturating_sub(all.bytes)];
             let (parts, listed) = guard.attach.part_with_both(pool, entry, missing);
-            own.take(parts[0]);
-            all.take(parts[1]);
+            own.bytes += parts[0];
+            all.bytes += parts[1];
             if !listed {
                 at -= 1;
                 list.swap_remove(at);
@@ -736,11 +725,8 @@ impl Caches {
                 let (own, all) = (&mut cache.entries[entry].room, &mut cache.room);
                 let part = |room: &mut Room, missing| if missing > 0 { room.part_with(missing) } else { 0 };
                 let parts = [part(own, missing[0]), part(all, missing[1])];
-                let listed = own.bytes > 0;
-                own.listed = listed;
-                // What is left serves it the quick way still.
-                cache.make_ready();
-                (parts, listed)
+                own.listed = own.bytes > 0;
+                (parts, own.listed)
             }
             _ => ([0, 0], false),
         }
@@ -1750,86 +1736,13 @@ impl<'a> Slow<'a> {
             if self.list_holder(stream, pool, entry, (wait, settle, c), held) {
                 list[left] = stream;
                 left += 1;
-            } else {
-                self.unlist(stream, pool, entry);
             }
         }
         list.truncate(left);
         give_list_back(&pool.published[entry], list);
     }
 
-    /// The holders, but `me`, of which something that the host has not observed precedes what is ordered after `clock`: as
-    /// [`Slow::holders_of`], and only their recent blocks are merged.
-    pub(crate) fn holders_before(
-        &mut self,
-        pool: &Arc<Pool>,
-        entry: usize,
-        need: u64,
-        wait: bool,
-        (me, clock): (StreamRef, &Clock),
-    ) -> Held {
-        let mut held = Held::default();
-        let how = (wait, true, class_of(need));
-        let legacy = self.device.order.legacy;
-        if clock.legacy() > STREAMS.at(legacy.slot()).observed() {
-            self.list_behind_barrier(pool, entry, how, (me, clock), &mut held);
-            return held;
-        }
-        for &(stream, seq) in clock.entries() {
-            // (Who holds none need not be locked.)
-            if stream != me
-                && STREAMS.at(stream.slot()).observed() < seq
-                && pool.published[entry].lock().contains(&stream)
-            {
-                self.list_holder(stream, pool, entry, how, &mut held);
-            }
-        }
-        held
-    }
-
-    /// The same, where a barrier precedes it that the host has not observed: with it comes what any stream had submitted.
-    #[cold]
-    #[inline(never)]
-    fn list_behind_barrier(
-        &mut self,
-        pool: &Arc<Pool>,
-        entry: usize,
-        how: (bool, bool, usize),
-        (me, clock): (StreamRef, &Clock),
-        held: &mut Held,
-    ) {
-        let mut list = pool.published[entry].lock().clone();
-        list.sort_unstable();
-        for stream in list {
-            let record = STREAMS.at(stream.slot());
-            if stream == me || !record.is(self.device.uid, stream) {
-                continue;
-            }
-            let state = match how.0 {
-                true => Some(self.state(stream.slot())),
-                false => self.at_hand(stream.slot(), record),
-            };
-            match state {
-                None => held.kept = true,
-                Some(state) if state.covered_by(clock) > record.observed() => {
-                    self.list_holder(stream, pool, entry, how, held);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
-    /// A stream that holds none leaves the entry's list.
-    fn unlist(&mut self, stream: StreamRef, pool: &Pool, entry: usize) {
-        if STREAMS.at(stream.slot()).is(self.device.uid, stream)
-            && let Some(Some(cache)) = self.state(stream.slot()).attach.pools.get_mut(pool.slot as usize)
-            && cache.id == pool.id
-        {
-            (cache.entries[entry].published, cache.quick) = (false, Quick::No);
-        }
-    }
-
-    /// Adds a stream to the holders, with blocks of class `c` wanted. `false`: it is none.
+    /// Adds a stream of the entry's list to the holders, with blocks of class `c` wanted. `false`: it leaves the list.
     #[inline(always)]
     fn list_holder(
         &mut self,
@@ -1867,6 +1780,7 @@ impl<'a> Slow<'a> {
         } else if own.bins.as_ref().is_some_and(|bins| bins.count > 0) {
             held.streams.push(stream);
         } else {
+            (own.published, cache.quick) = (false, Quick::No);
             return false;
         }
         if let Some(bins) = &own.bins {
@@ -1943,10 +1857,7 @@ impl<'a> Slow<'a> {
                 Some(stream) => self.cache(stream.slot(), pool).room(mark),
                 None => shared.room(mark),
             };
-            if got > 0 {
-                room.take(got);
-            }
-            room.bytes -= bytes;
+            room.bytes = room.bytes + got - bytes;
             if room.bytes > 0 {
                 list_room(pool, mark, room, stream.map_or(NO_STREAM, StreamRef::slot));
             }
@@ -1975,9 +1886,7 @@ impl<'a> Slow<'a> {
         let cache = self.cache(stream.slot(), pool);
         cache.stand_aside();
         for (at, room) in [&mut cache.entries[entry].room, &mut cache.room].into_iter().enumerate() {
-            if got[at] > 0 {
-                room.take(got[at]);
-            }
+            room.bytes += got[at];
             if room.bytes > 0 {
                 list_room(pool, marks[at], room, stream.slot());
             }
@@ -2275,7 +2184,7 @@ impl EntryCache {
 /// Cuts `need` bytes off a block that was lifted out of `bins`; what is left takes its place there. If `permit` does not let it, or
 /// there is no record left, it goes back.
 #[inline(always)]
-pub(super) fn cut_lifted(
+fn cut_lifted(
     bins: &mut Bins,
     counts: &mut Counts,
     ((index, b), own, hole): Lifted,
