@@ -111,26 +111,8 @@ pub unsafe extern "C" fn smp_alloc_async(
     if out.is_null() {
         return refuse_null_out();
     }
-    match attempt(|| pool::alloc_quick(pool.id(), size, stream.id())) {
-        Ok(allocation) => {
-            // SAFETY: not null; the caller's to write.
-            unsafe { out.write(smp_allocation::of(allocation)) };
-            smp_status::SMP_SUCCESS
-        }
-        // SAFETY: as above.
-        Err(Attempt::Missed(Left::Shared)) => unsafe { allocate_shared(pool, size, stream, out) },
-        // SAFETY: as above.
-        Err(Attempt::Missed(Left::ToCarve(record, locked))) => unsafe { carve(pool, size, out, record, locked) },
-        // SAFETY: as above.
-        Err(Attempt::Missed(Left::Elsewhere(record, locked))) => unsafe { recent(pool, size, out, record, locked) },
-        // SAFETY: as above.
-        Err(Attempt::Missed(Left::Missed(missed))) => unsafe { allocate_missed(pool, size, stream, out, missed) },
-        Err(Attempt::Failed(status)) => {
-            // SAFETY: as above.
-            unsafe { out.write(ptr::null_mut()) };
-            status
-        }
-    }
+    // SAFETY: not null; the caller's to write.
+    unsafe { allocate_quick(pool, size, stream, out, || pool::alloc_quick(pool.id(), size, stream.id())) }
 }
 
 /// smp_alloc_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -215,14 +197,7 @@ pub unsafe extern "C" fn smp_alloc_ex(
 /// for the stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_async(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    match attempt(|| pool::free_quick(allocation.id(), stream.id())) {
-        Ok(()) => smp_status::SMP_SUCCESS,
-        Err(Attempt::Missed(LeftFree::Shared)) => free_shared(allocation, stream),
-        Err(Attempt::Missed(LeftFree::Recent(record, locked, live))) => free_recent(allocation, record, locked, live),
-        Err(Attempt::Missed(LeftFree::Page(record, locked, live))) => free_page(allocation, record, locked, live),
-        Err(Attempt::Missed(LeftFree::Missed(missed))) => free_missed(allocation, stream, missed),
-        Err(Attempt::Failed(status)) => status,
-    }
+    free_quick(allocation, stream, || pool::free_quick(allocation.id(), stream.id()))
 }
 
 /// smp_free_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -418,6 +393,40 @@ pub extern "C" fn smp_is_ready_on_ptsz(allocation: smp_allocation, consumer: smp
     answer(|| is_ready_on(allocation, per_thread(consumer)))
 }
 
+/// smp_alloc_async by its short way `quick`.
+///
+/// # Safety
+/// `out` is the caller's to write.
+#[inline(always)]
+unsafe fn allocate_quick(
+    pool: smp_pool,
+    size: u64,
+    stream: smp_stream,
+    out: *mut smp_allocation,
+    quick: impl FnOnce() -> std::result::Result<AllocationId, Left>,
+) -> smp_status {
+    match attempt(quick) {
+        Ok(allocation) => {
+            // SAFETY: as promised.
+            unsafe { out.write(smp_allocation::of(allocation)) };
+            smp_status::SMP_SUCCESS
+        }
+        // SAFETY: as above.
+        Err(Attempt::Missed(Left::Shared)) => unsafe { allocate_shared(pool, size, stream, out) },
+        // SAFETY: as above.
+        Err(Attempt::Missed(Left::ToCarve(record, locked))) => unsafe { carve(pool, size, out, record, locked) },
+        // SAFETY: as above.
+        Err(Attempt::Missed(Left::Elsewhere(record, locked))) => unsafe { recent(pool, size, out, record, locked) },
+        // SAFETY: as above.
+        Err(Attempt::Missed(Left::Missed(missed))) => unsafe { allocate_missed(pool, size, stream, out, missed) },
+        Err(Attempt::Failed(status)) => {
+            // SAFETY: as above.
+            unsafe { out.write(ptr::null_mut()) };
+            status
+        }
+    }
+}
+
 /// The rest of smp_alloc_async. Apart, and of C's calling convention, which lets no panic pass: so the call is a jump, and
 /// what most calls do needs no stack.
 ///
@@ -448,7 +457,7 @@ unsafe extern "C" fn allocate_shared(
     out: *mut smp_allocation,
 ) -> smp_status {
     // SAFETY: as promised.
-    unsafe { allocate(out, || pool::alloc_shared(pool.id(), size, stream.id())) }
+    unsafe { allocate_quick(pool, size, stream, out, || pool::alloc_quick_shared(pool.id(), size, stream.id())) }
 }
 
 /// The same, where only a block is to be cut.
@@ -593,10 +602,27 @@ extern "C" fn free_missed(allocation: smp_allocation, stream: smp_stream, missed
     call(|| pool::free_missed(missed, allocation.id(), stream.id()))
 }
 
+/// smp_free_async by its short way `quick`.
+#[inline(always)]
+fn free_quick(
+    allocation: smp_allocation,
+    stream: smp_stream,
+    quick: impl FnOnce() -> std::result::Result<(), LeftFree>,
+) -> smp_status {
+    match attempt(quick) {
+        Ok(()) => smp_status::SMP_SUCCESS,
+        Err(Attempt::Missed(LeftFree::Shared)) => free_shared(allocation, stream),
+        Err(Attempt::Missed(LeftFree::Recent(record, locked, live))) => free_recent(allocation, record, locked, live),
+        Err(Attempt::Missed(LeftFree::Page(record, locked, live))) => free_page(allocation, record, locked, live),
+        Err(Attempt::Missed(LeftFree::Missed(missed))) => free_missed(allocation, stream, missed),
+        Err(Attempt::Failed(status)) => status,
+    }
+}
+
 /// The rest of smp_free_async where the stream's lock is not biased to this thread.
 #[inline(never)]
 extern "C" fn free_shared(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    call(|| pool::free_shared(allocation.id(), stream.id()))
+    free_quick(allocation, stream, || pool::free_quick_shared(allocation.id(), stream.id()))
 }
 
 #[cold]

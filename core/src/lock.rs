@@ -104,9 +104,15 @@ impl<T> BiasedMutex<T> {
     /// Waits for it.
     #[inline(always)]
     pub(crate) fn lock(&self) -> BiasedGuard<'_, T> {
-        if self.take_as_owner() {
-            return self.guard(Way::Biased);
+        match self.take_as_owner() {
+            true => self.guard(Way::Biased),
+            false => self.lock_unbiased(),
         }
+    }
+
+    /// Waits for it, where [`BiasedMutex::lock_biased`] has just said that it is not biased to this thread.
+    #[inline(always)]
+    pub(crate) fn lock_unbiased(&self) -> BiasedGuard<'_, T> {
         loop {
             if let Some(guard) = self.lock_ordinary(true) {
                 return guard;
@@ -414,6 +420,10 @@ mod known {
         pub(crate) fn lock_biased(&self) -> Option<StreamMutexGuard<'_, T>> {
             interrupt();
             self.0.lock_biased().map(|guard| self.known(guard))
+        }
+        pub(crate) fn lock_unbiased(&self) -> StreamMutexGuard<'_, T> {
+            interrupt();
+            self.known(self.0.lock_unbiased())
         }
         pub(crate) fn lock(&self) -> StreamMutexGuard<'_, T> {
             interrupt();

@@ -64,17 +64,10 @@ fn rest(left: Left, pool: PoolId, size: u64, stream: StreamId) -> Result<Allocat
     }
 }
 
-/// [`alloc_async`] on a stream whose lock is not biased to this thread.
-///
-/// # Errors
-/// Those of [`alloc_async`].
+/// [`alloc_async`], after [`Left::Shared`].
 #[inline(never)]
-pub fn alloc_shared(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
-    let left = match STREAMS.get(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0, record.state.lock()),
-        _ => Err(Left::Missed(Missed::UNLOCKED)),
-    };
-    left.or_else(|left| rest(left, pool, size, stream))
+fn alloc_shared(pool: PoolId, size: u64, stream: StreamId) -> Result<AllocationId> {
+    alloc_quick_shared(pool, size, stream).or_else(|left| rest(left, pool, size, stream))
 }
 
 /// [`alloc_missed`], once for all who call it seldom.
@@ -115,7 +108,7 @@ impl Missed {
 
 /// How [`alloc_quick`] left a call that it did not serve.
 pub enum Left {
-    /// The stream's lock is not biased to this thread, or it is taken. [`alloc_shared`] does the call.
+    /// The stream's lock is not biased to this thread, or it is taken. [`alloc_quick_shared`] goes on.
     Shared,
     /// All was ready but perhaps the room, only that no recent block is just so large. [`carve`] goes on.
     ToCarve(Record, Locked),
@@ -139,6 +132,15 @@ pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Re
             Some(guard) => quick(pool, size, record, stream.0, guard),
             None => Err(Left::Shared),
         },
+        _ => Err(Left::Missed(Missed::UNLOCKED)),
+    }
+}
+
+/// The same after [`Left::Shared`], which does not come again.
+#[inline(always)]
+pub fn alloc_quick_shared(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Left> {
+    match STREAMS.get_wrapped(handle::slot(stream.0)) {
+        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0, record.state.lock_unbiased()),
         _ => Err(Left::Missed(Missed::UNLOCKED)),
     }
 }

@@ -43,20 +43,10 @@ fn rest(left: LeftFree, allocation: AllocationId, stream: StreamId) -> Result<()
     }
 }
 
-/// [`free_async`] on a stream whose lock is not biased to this thread.
-///
-/// # Errors
-/// Those of [`free_async`].
+/// [`free_async`], after [`LeftFree::Shared`].
 #[inline(never)]
-pub fn free_shared(allocation: AllocationId, stream: StreamId) -> Result<()> {
-    let known = BLOCKS.get(handle::slot(allocation.0)).zip(STREAMS.get(handle::slot(stream.0)));
-    let left = match known {
-        Some((b, record)) if native::is_plain(stream) => {
-            quick(Quick::Yes, allocation, b, record, stream.0, record.state.lock())
-        }
-        _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
-    };
-    left.or_else(|left| rest(left, allocation, stream))
+fn free_shared(allocation: AllocationId, stream: StreamId) -> Result<()> {
+    free_quick_shared(allocation, stream).or_else(|left| rest(left, allocation, stream))
 }
 
 /// [`free_missed`], once for all who call it seldom.
@@ -88,7 +78,7 @@ pub struct Live(&'static Block);
 
 /// How [`free_quick`] left a call that it did not serve.
 pub enum LeftFree {
-    /// The stream's lock is not biased to this thread, or it is taken. [`free_shared`] does the call.
+    /// The stream's lock is not biased to this thread, or it is taken. [`free_quick_shared`] goes on.
     Shared,
     /// All was ready, only that the block is not of the first entry. [`free_recent`] goes on.
     Recent(Record, Locked, Live),
@@ -108,6 +98,18 @@ pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Re
             Some(guard) => quick(Quick::Yes, allocation, b, record, stream.0, guard),
             None => Err(LeftFree::Shared),
         },
+        _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
+    }
+}
+
+/// The same after [`LeftFree::Shared`], which does not come again.
+#[inline(always)]
+pub fn free_quick_shared(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), LeftFree> {
+    let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(LeftFree::Missed(Missed::UNLOCKED)) };
+    match STREAMS.get_wrapped(handle::slot(stream.0)) {
+        Some(record) if native::is_plain(stream) => {
+            quick(Quick::Yes, allocation, b, record, stream.0, record.state.lock_unbiased())
+        }
         _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
     }
 }

@@ -32,13 +32,13 @@ mod stats;
 
 pub use alloc::{
     Left, Locked, Missed, Record, alloc, alloc_async, alloc_async_with, alloc_elsewhere, alloc_missed, alloc_quick,
-    alloc_recent, alloc_shared, carve,
+    alloc_quick_shared, alloc_recent, carve,
 };
 pub use config::{MemoryPoolConfig, MemorySize, PoolConfig, Preset};
 pub use driver::Compared;
 pub use free::{
     LeftFree, LeftRecent, Live, add_user, free, free_async, free_emptied, free_missed, free_observed, free_page,
-    free_quick, free_recent, free_shared,
+    free_quick, free_quick_shared, free_recent,
 };
 pub use pointers::{find, pointer};
 pub use state::OutOfMemoryCallback;
