@@ -54,6 +54,14 @@ LC_ALL=C sort >"$work/expected" <<LIST
 ./share/doc/smp/LICENSE-APACHE
 ./share/doc/smp/LICENSE-MIT
 ./share/doc/smp/README.md
+./share/doc/smp/docs/access.md
+./share/doc/smp/docs/cuda-device.md
+./share/doc/smp/docs/cuda-tests.md
+./share/doc/smp/docs/performance.md
+./share/doc/smp/docs/placement.md
+./share/doc/smp/docs/pool-spec.md
+./share/doc/smp/docs/preload.md
+./share/doc/smp/docs/traces.md
 LIST
 diff "$work/expected" "$work/installed" || fail "the installed files are not the expected ones"
 soname=$(objdump -p "$first/$libdir/libsmp.so" | awk '$1 == "SONAME" {print $2}')
