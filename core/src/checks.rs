@@ -13,7 +13,7 @@ pub fn interrupt_once_in(changes: u32) {
 #[cfg(debug_assertions)]
 pub(crate) use debug::SlowGuard;
 #[cfg(debug_assertions)]
-pub(crate) use debug::{Held, SlowMutex, holds, holds_slow, interrupt, surely_holds};
+pub(crate) use debug::{Held, SlowMutex, holds, holds_slow, interrupt};
 
 /// A device's slow lock.
 #[cfg(not(debug_assertions))]
@@ -58,14 +58,9 @@ mod debug {
         }
     }
 
-    /// Whether this thread holds the stream lock at this address. (One that is ending is not asked.)
-    pub(crate) fn holds(lock: usize) -> bool {
-        HELD.try_with(|held| held.borrow().contains(&lock)).unwrap_or(true)
-    }
-
-    /// The same of one that is not ending.
-    pub(crate) fn surely_holds(lock: usize) -> bool {
-        HELD.try_with(|held| held.borrow().contains(&lock)).unwrap_or(false)
+    /// Whether this thread holds the stream lock at this address; `None`: it is ending, and cannot tell.
+    pub(crate) fn holds(lock: usize) -> Option<bool> {
+        HELD.try_with(|held| held.borrow().contains(&lock)).ok()
     }
 
     /// Whether this thread holds a device's slow lock.

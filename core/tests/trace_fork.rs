@@ -74,15 +74,15 @@ fn counts(path: &Path) -> (u64, u64) {
     (report.allocs, report.frees)
 }
 
-#[test]
-fn a_child_that_goes_on_working_leaves_no_mark_on_its_parent_s_trace() {
+/// Whatever a child does in the midst of it, the parent's trace is of the parent's calls.
+fn the_parent_s_trace_is_whole(folder: &str, child: impl Fn(&Bench, &[AllocationId])) {
     let _alone = alone();
-    let folder = Folder::new("fork-works");
+    let folder = Folder::new(folder);
     for name in ["trace", "trace.gz"] {
         let path = folder.file(name);
         let bench = Bench::recorded(&path);
         let blocks = bench.allocate();
-        assert!(in_child(|| bench.free(&bench.allocate())), "{name}");
+        assert!(in_child(|| child(&bench, &blocks)), "{name}");
         bench.free(&blocks);
         trace::stop(bench.device).unwrap();
         assert_eq!(counts(&path), (BLOCKS as u64, BLOCKS as u64), "{name}");
@@ -91,23 +91,16 @@ fn a_child_that_goes_on_working_leaves_no_mark_on_its_parent_s_trace() {
 }
 
 #[test]
+fn a_child_that_goes_on_working_leaves_no_mark_on_its_parent_s_trace() {
+    the_parent_s_trace_is_whole("fork-works", |bench, _| bench.free(&bench.allocate()));
+}
+
+#[test]
 fn a_child_that_gives_back_what_it_inherited_does_not_complete_its_parent_s_trace() {
-    let _alone = alone();
-    let folder = Folder::new("fork-closes");
-    for name in ["trace", "trace.gz"] {
-        let path = folder.file(name);
-        let bench = Bench::recorded(&path);
-        let blocks = bench.allocate();
-        let ended = in_child(|| {
-            bench.free(&blocks);
-            bench.close();
-        });
-        assert!(ended, "{name}");
-        bench.free(&blocks);
-        trace::stop(bench.device).unwrap();
-        assert_eq!(counts(&path), (BLOCKS as u64, BLOCKS as u64), "{name}");
+    the_parent_s_trace_is_whole("fork-closes", |bench, blocks| {
+        bench.free(blocks);
         bench.close();
-    }
+    });
 }
 
 #[test]

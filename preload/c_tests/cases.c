@@ -594,6 +594,19 @@ static int contexts_with_memory(void)
     return 0;
 }
 
+/* Frees in order that must be refused: on a stream that has ended, without a context, on a stream that is being captured. */
+static void refused_in_order(CUdeviceptr p, CUcontext context, CUstream gone, CUstream captured)
+{
+    CUgraph graph;
+    printf(" ended stream %d", CALL(cuMemFreeAsync)(p, gone) != CUDA_SUCCESS);
+    MUST(CALL(cuCtxSetCurrent)(0));
+    printf(" no context %d", (int)CALL(cuMemFreeAsync)(p, 0));
+    MUST(CALL(cuCtxSetCurrent)(context));
+    MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    printf(" captured %d", CALL(cuMemFreeAsync)(p, captured) != CUDA_SUCCESS);
+    (void)CALL(cuStreamEndCapture)(captured, &graph);
+}
+
 /* Every kind of memory is first freed by calls that must refuse it, then by its own: which finds it. More in all than there
    is, so that what a refusal forgets is missed. */
 static int refused_frees(void)
@@ -616,13 +629,7 @@ static int refused_frees(void)
         printf("plain: host %d", (int)CALL(cuMemFreeHost)((void *)p));
         printf(" inside %d", (int)CALL(cuMemFree)(p + 256));
         printf(" async inside %d", (int)CALL(cuMemFreeAsync)(p + 256, stream));
-        printf(" ended stream %d", CALL(cuMemFreeAsync)(p, gone) != CUDA_SUCCESS);
-        MUST(CALL(cuCtxSetCurrent)(0));
-        printf(" no context %d", (int)CALL(cuMemFreeAsync)(p, 0));
-        MUST(CALL(cuCtxSetCurrent)(context));
-        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-        printf(" captured %d", CALL(cuMemFreeAsync)(p, captured) != CUDA_SUCCESS);
-        (void)CALL(cuStreamEndCapture)(captured, &graph);
+        refused_in_order(p, context, gone, captured);
         MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
         printf(" while capturing %d", CALL(cuMemFree)(p) != CUDA_SUCCESS);
         (void)CALL(cuStreamEndCapture)(captured, &graph);
@@ -632,13 +639,7 @@ static int refused_frees(void)
         MUST(CALL(cuMemAllocAsync)(&p, 8 * MIB, stream));
         printf("ordered: host %d", (int)CALL(cuMemFreeHost)((void *)p));
         printf(" inside %d", (int)CALL(cuMemFreeAsync)(p + 256, stream));
-        printf(" ended stream %d", CALL(cuMemFreeAsync)(p, gone) != CUDA_SUCCESS);
-        MUST(CALL(cuCtxSetCurrent)(0));
-        printf(" no context %d", (int)CALL(cuMemFreeAsync)(p, 0));
-        MUST(CALL(cuCtxSetCurrent)(context));
-        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-        printf(" captured %d", CALL(cuMemFreeAsync)(p, captured) != CUDA_SUCCESS);
-        (void)CALL(cuStreamEndCapture)(captured, &graph);
+        refused_in_order(p, context, gone, captured);
         printf(" own %d", (int)(round % 2 ? CALL(cuMemFree)(p) : CALL(cuMemFreeAsync)(p, stream)));
         printf(" again %d\n", (int)CALL(cuMemFreeAsync)(p, stream));
         MUST(CALL(cuCtxSynchronize)());

@@ -127,20 +127,28 @@ pub struct Locked(pub(super) StreamGuard);
 /// call goes on as [`Left`] says.
 #[inline(always)]
 pub fn alloc_quick(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Left> {
-    match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => match record.state.lock_biased() {
-            Some(guard) => quick(pool, size, record, stream.0, guard),
-            None => Err(Left::Shared),
-        },
-        _ => Err(Left::Missed(Missed::UNLOCKED)),
-    }
+    quick_by(pool, size, stream, |record| record.state.lock_biased())
 }
 
 /// The same after [`Left::Shared`], which does not come again.
 #[inline(always)]
 pub fn alloc_quick_shared(pool: PoolId, size: u64, stream: StreamId) -> std::result::Result<AllocationId, Left> {
+    quick_by(pool, size, stream, |record| Some(record.state.lock_unbiased()))
+}
+
+/// Both, by how they `lock` the stream.
+#[inline(always)]
+fn quick_by(
+    pool: PoolId,
+    size: u64,
+    stream: StreamId,
+    lock: impl FnOnce(&'static Stream<Caches>) -> Option<StreamGuard>,
+) -> std::result::Result<AllocationId, Left> {
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => quick(pool, size, record, stream.0, record.state.lock_unbiased()),
+        Some(record) if native::is_plain(stream) => match lock(record) {
+            Some(guard) => quick(pool, size, record, stream.0, guard),
+            None => Err(Left::Shared),
+        },
         _ => Err(Left::Missed(Missed::UNLOCKED)),
     }
 }

@@ -92,24 +92,28 @@ pub enum LeftFree {
 /// the pool's first entry. Else the call goes on as [`LeftFree`] says.
 #[inline(always)]
 pub fn free_quick(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), LeftFree> {
-    let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(LeftFree::Missed(Missed::UNLOCKED)) };
-    match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => match record.state.lock_biased() {
-            Some(guard) => quick(Quick::Yes, allocation, b, record, stream.0, guard),
-            None => Err(LeftFree::Shared),
-        },
-        _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
-    }
+    quick_by(allocation, stream, |record| record.state.lock_biased())
 }
 
 /// The same after [`LeftFree::Shared`], which does not come again.
 #[inline(always)]
 pub fn free_quick_shared(allocation: AllocationId, stream: StreamId) -> std::result::Result<(), LeftFree> {
+    quick_by(allocation, stream, |record| Some(record.state.lock_unbiased()))
+}
+
+/// Both, by how they `lock` the stream.
+#[inline(always)]
+fn quick_by(
+    allocation: AllocationId,
+    stream: StreamId,
+    lock: impl FnOnce(&'static Stream<Caches>) -> Option<StreamGuard>,
+) -> std::result::Result<(), LeftFree> {
     let Some(b) = BLOCKS.get(handle::slot(allocation.0)) else { return Err(LeftFree::Missed(Missed::UNLOCKED)) };
     match STREAMS.get_wrapped(handle::slot(stream.0)) {
-        Some(record) if native::is_plain(stream) => {
-            quick(Quick::Yes, allocation, b, record, stream.0, record.state.lock_unbiased())
-        }
+        Some(record) if native::is_plain(stream) => match lock(record) {
+            Some(guard) => quick(Quick::Yes, allocation, b, record, stream.0, guard),
+            None => Err(LeftFree::Shared),
+        },
         _ => Err(LeftFree::Missed(Missed::UNLOCKED)),
     }
 }
@@ -988,9 +992,12 @@ fn add_first_user(allocation: AllocationId, stream: StreamId) -> Option<()> {
     }
     // The lock of the block's domain; it has no other while it says so.
     let state = STREAMS.at(owner.slot()).state.lock();
-    let domain = state.me == owner && state.device_uid == uid && state.ready_key() != 0 && b.stream() == owner;
-    // (A stream of another device may have the same name, in a slot that was given up there.)
-    let domain = domain && page(b.page()).device_uid.load(Relaxed) == uid;
+    let domain = state.me == owner
+        && state.device_uid == uid
+        && state.ready_key() != 0
+        && b.stream() == owner
+        // (A stream of another device may have the same name, in a slot that was given up there.)
+        && page(b.page()).device_uid.load(Relaxed) == uid;
     if !domain || b.generation() != generation || b.flags() & (LIVE | USERS) != LIVE || !b.set_sole_user(user) {
         return None;
     }

@@ -262,11 +262,11 @@ struct Op {
     done: bool,
 }
 
-/// A pool that cannot be, with the specification that the caller asked for; empty: none.
-fn named(asked: &str, error: Error) -> Error {
+/// A pool that cannot be, with the specification that the caller asked for, if any.
+fn named(asked: Option<&str>, error: Error) -> Error {
     match asked {
-        "" => error,
-        _ => Error { message: format!("{asked}: {error}"), ..error },
+        None => error,
+        Some(asked) => Error { message: format!("{asked}: {error}"), ..error },
     }
 }
 
@@ -277,8 +277,7 @@ fn version_1(
     report: &mut ReplayReport,
 ) -> Result<()> {
     let mut stage = Stage::new(&ModelOptions::default())?;
-    let pool = pool::create(stage.device, &config.unwrap_or_default())
-        .map_err(|error| named(options.pools.unwrap_or_default(), error))?;
+    let pool = pool::create(stage.device, &config.unwrap_or_default()).map_err(|error| named(options.pools, error))?;
     stage.pools.insert(1, pool);
     let mut streams: HashMap<u64, StreamId> = HashMap::new();
     let mut slots: HashMap<u64, u32> = HashMap::new();
@@ -664,9 +663,8 @@ struct Engine {
     name: String,
     device: DeviceId,
     inner: Arc<Device>,
-    pools: Option<PoolConfig>,
-    /// How the caller wrote `pools`.
-    asked: Option<String>,
+    /// What the caller asked for, and how it was written.
+    pools: Option<(PoolConfig, String)>,
     checker: Option<Arc<Checker>>,
     /// recorded address − address here.
     shift: u64,
@@ -727,8 +725,7 @@ fn version_2(
         name: name.clone(),
         device,
         inner,
-        pools,
-        asked: options.pools.map(str::to_owned),
+        pools: pools.zip(options.pools.map(str::to_owned)),
         checker,
         shift,
         world: Mutex::new(World {
@@ -1047,9 +1044,9 @@ impl Engine {
             return Err(self.syntax(line, format_args!("pool {number} is there already")));
         }
         let id = match &self.pools {
-            Some(config) => self
-                .timed(|| pool::create(self.device, config))
-                .map_err(|error| named(self.asked.as_deref().unwrap_or_default(), error))?,
+            Some((config, asked)) => {
+                self.timed(|| pool::create(self.device, config)).map_err(|error| named(Some(asked), error))?
+            }
             None => {
                 let config = spec::parse(spec).map_err(|error| self.syntax(line, error))?;
                 self.timed(|| pool::create(self.device, &config)).map_err(|error| self.syntax(line, error))?
