@@ -76,6 +76,11 @@ fn a_stream_that_has_ended_is_another_for_every_device_when_its_handle_comes_bac
 }
 
 #[test]
+fn streams_that_go_by_the_drivers_name_or_none_have_no_handle_besides() {
+    case(&["own-names"], &[]);
+}
+
+#[test]
 fn default_streams_are_cudas() {
     case(&["default-streams"], &[]);
 }

@@ -115,6 +115,10 @@ fn resolve_created(id: StreamId) -> Result<(StreamRef, u32)> {
     let (slot, generation) = handle::decode(kind, id.0).ok_or_else(|| handle::invalid(kind, id.0))?;
     let state = STREAMS.get(slot).ok_or_else(|| handle::invalid(kind, id.0))?.state.lock();
     handle::judge(kind, id.0, generation, state.generation, state.live)?;
+    // One that goes by another name (the driver's, a default stream's), or by none, was never given this one.
+    if state.handle != id.0 {
+        return Err(handle::invalid(kind, id.0));
+    }
     Ok((state.me, state.device_uid))
 }
 

@@ -514,7 +514,7 @@ pub(crate) fn timeline(device: &Arc<Device>) -> Result<StreamRef> {
     if let Some(stream) = *place {
         return Ok(stream);
     }
-    let (stream, _) = stream::create_unnamed(device)?;
+    let stream = stream::create_unnamed(device)?;
     *place = Some(stream);
     device.tell(&Event::TimelineCreate { id: stream.id() });
     Ok(stream)

@@ -74,8 +74,10 @@ pub(crate) fn create_on(device: &Arc<Device>, flags: StreamFlags) -> Result<(Str
 }
 
 /// A stream no call can name and no trace tells of: it comes to be by the call that needs it.
-pub(crate) fn create_unnamed(device: &Arc<Device>) -> Result<(StreamRef, StreamId)> {
-    create_with(device, true, device.options.lazy)
+pub(crate) fn create_unnamed(device: &Arc<Device>) -> Result<StreamRef> {
+    let (stream, _) = create_with(device, true, device.options.lazy)?;
+    STREAMS.at(stream.slot()).state.lock().set_handle(0);
+    Ok(stream)
 }
 
 fn create_with(device: &Arc<Device>, non_blocking: bool, lazy: bool) -> Result<(StreamRef, StreamId)> {

@@ -3,7 +3,7 @@
 //! `cuda-cases CASE [ARGUMENT]` prints `ok`, or fails. `tests/cases.rs` says which and with what environment.
 
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
-use smp_core::pool::{self, PoolConfig, Preset, Reason};
+use smp_core::pool::{self, AllocOptions, PoolConfig, Preset, Reason};
 use smp_core::stream::{self, StreamFlags};
 use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event};
 use smp_cuda_tests::driver::{self, LAZY, ok};
@@ -397,6 +397,55 @@ fn default_streams() {
     assert_eq!(other, (Reason::Fresh, false), "another thread's default stream is another");
 }
 
+/// Streams that calls name as the driver does, or not at all, have no handle of the library's besides, whatever is guessed.
+fn own_names() {
+    driver::use_primary(0);
+    let device = open();
+    let pool = pool(device, Preset::SubSlices);
+    let created = stream::create(device, StreamFlags::default()).expect("a stream");
+    let mut callers = 0;
+    ok(driver::stream_create(&mut callers, 1));
+    let names = [1, 2, created.0, callers].map(StreamId);
+    for on in names {
+        pool::free_async(block(pool, on), on).expect("a free");
+    }
+    // Its free is an operation of the device's own timeline.
+    let held = pool::alloc(pool, MIB, &AllocOptions::default()).expect("a block");
+    pool::free(held).expect("a free");
+    let before = pool::stats(pool).expect("figures");
+    // A device of the model has handles of the library's for its streams: this one tells what they look like.
+    let model = device::open_model(&ModelOptions::default()).expect("a device");
+    let example = stream::create(model, StreamFlags::default()).expect("a stream").0;
+    assert!(example & 0xfff_ffff < 64, "slots are given out from the lowest on");
+    for slot in 0..64 {
+        for of in 0..8 {
+            let guess = StreamId(example >> 60 << 60 | of << 28 | slot);
+            if guess.0 == example {
+                continue;
+            }
+            let refused = |status| matches!(status, Status::InvalidHandle | Status::Destroyed);
+            for error in [
+                pool::alloc_async(pool, 512, guess).unwrap_err(),
+                stream::info(device, guess).unwrap_err(),
+                stream::query(device, guess).unwrap_err(),
+                stream::synchronize(device, guess).unwrap_err(),
+                stream::info(DeviceId(0), guess).unwrap_err(),
+                stream::release(device, guess).unwrap_err(),
+                stream::destroy(guess).unwrap_err(),
+            ] {
+                assert!(refused(error.status), "{:#x}: {error}", guess.0);
+            }
+        }
+    }
+    assert_eq!(pool::stats(pool).expect("figures"), before);
+    for on in names {
+        let info = stream::info(device, on).expect("the stream is as it was");
+        assert_eq!((info.submitted, reason(block(pool, on))), (2, Reason::SameStream));
+    }
+    stream::destroy(created).expect("a destroy");
+    ok(driver::stream_destroy(callers));
+}
+
 /// The *driver* preset: the model's figures are the driver's.
 fn driver_figures() {
     driver::use_primary(0);
@@ -447,6 +496,7 @@ fn main() {
         "recycled" => recycled(argument == "checked"),
         "recycled-by-the-library" => recycled_by_the_library(),
         "default-streams" => default_streams(),
+        "own-names" => own_names(),
         "driver-figures" => driver_figures(),
         other => panic!("no case '{other}'"),
     }
