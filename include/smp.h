@@ -63,37 +63,48 @@ typedef struct CUstream_st *smp_stream;
 /** An event: pass cudaEvent_t or CUevent as they are. */
 typedef struct CUevent_st *smp_event;
 
+/* What the macros below are made of: casts as either language wants them. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define SMP_CAST_(type, value) static_cast<type>(value)
+#define SMP_NULL_(type) nullptr
+#define SMP_NAMED_(type, number) reinterpret_cast<type>(static_cast<uintptr_t>(number))
+#else
+#define SMP_CAST_(type, value) ((type)(value))
+#define SMP_NULL_(type) ((type)0)
+#define SMP_NAMED_(type, number) ((type)(number))
+#endif
+
 /** The legacy default stream, as CU_STREAM_LEGACY. */
-#define SMP_STREAM_LEGACY ((smp_stream)0x1)
+#define SMP_STREAM_LEGACY SMP_NAMED_(smp_stream, 0x1)
 /** The calling thread's default stream, as CU_STREAM_PER_THREAD; the thread's own until it has ended, its destructors included. */
-#define SMP_STREAM_PER_THREAD ((smp_stream)0x2)
+#define SMP_STREAM_PER_THREAD SMP_NAMED_(smp_stream, 0x2)
 
 /** Initialisers. Each sets struct_size and every default. */
 #define SMP_DEVICE_DESC_INIT \
-    { (uint32_t)sizeof(smp_device_desc), SMP_DEVICE_AUTO, 0u, 0u, 0u, 0u, SMP_NONE, (void *)0, SMP_PAGES_PLAIN, 0u, { 0u, 0u } }
+    { SMP_CAST_(uint32_t, sizeof(smp_device_desc)), SMP_DEVICE_AUTO, 0u, 0u, 0u, 0u, SMP_NONE, SMP_NULL_(void *), SMP_PAGES_PLAIN, 0u, { 0u, 0u } }
 #define SMP_DEVICE_INFO_INIT \
-    { (uint32_t)sizeof(smp_device_info), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0 }, { 0 } }
+    { SMP_CAST_(uint32_t, sizeof(smp_device_info)), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0 }, { 0 } }
 #define SMP_POOL_CONFIG_INIT \
-    { (uint32_t)sizeof(smp_pool_config), SMP_PRESET_DEFAULT, SMP_POLICY_ALL, 0u, (const smp_pool_entry *)0, 0u, \
+    { SMP_CAST_(uint32_t, sizeof(smp_pool_config)), SMP_PRESET_DEFAULT, SMP_POLICY_ALL, 0u, SMP_NULL_(const smp_pool_entry *), 0u, \
       SMP_DEFAULT, SMP_NONE, { 0u, 0u, 0u, 0u } }
 #define SMP_POOL_STATS_INIT \
-    { (uint32_t)sizeof(smp_pool_stats), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, \
+    { SMP_CAST_(uint32_t, sizeof(smp_pool_stats)), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, \
       0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u }
 #define SMP_ALLOC_DESC_INIT \
-    { (uint32_t)sizeof(smp_alloc_desc), 0u, 0u, 0u, (smp_stream)0, (const char *)0, { 0u, 0u, 0u, 0u } }
+    { SMP_CAST_(uint32_t, sizeof(smp_alloc_desc)), 0u, 0u, 0u, SMP_NULL_(smp_stream), SMP_NULL_(const char *), { 0u, 0u, 0u, 0u } }
 #define SMP_ALLOCATION_INFO_INIT \
-    { (uint32_t)sizeof(smp_allocation_info), 0u, 0u, 0u, 0u, (void *)0, 0u, 0u, 0u, 0u, 0u, 0u, (smp_stream)0, \
-      (smp_pool)0, (smp_device)0, { 0 } }
+    { SMP_CAST_(uint32_t, sizeof(smp_allocation_info)), 0u, 0u, 0u, 0u, SMP_NULL_(void *), 0u, 0u, 0u, 0u, 0u, 0u, SMP_NULL_(smp_stream), \
+      SMP_NULL_(smp_pool), SMP_NULL_(smp_device), { 0 } }
 #define SMP_STREAM_INFO_INIT \
-    { (uint32_t)sizeof(smp_stream_info), 0u, 0u, 0u, 0u, 0u }
+    { SMP_CAST_(uint32_t, sizeof(smp_stream_info)), 0u, 0u, 0u, 0u, 0u }
 #define SMP_ACCESS_VERDICT_INIT \
-    { (uint32_t)sizeof(smp_access_verdict), 0u, 0u, 0u, (smp_allocation)0, 0u, 0u, 0u, 0u, 0u, { 0 } }
+    { SMP_CAST_(uint32_t, sizeof(smp_access_verdict)), 0u, 0u, 0u, SMP_NULL_(smp_allocation), 0u, 0u, 0u, 0u, 0u, { 0 } }
 #define SMP_REPLAY_OPTIONS_INIT \
-    { (uint32_t)sizeof(smp_replay_options), 0u, (const char *)0, 0u, (smp_replay_progress_fn)0, (void *)0, 0u, 0u, \
-      (smp_write_fn)0, (void *)0, { 0u, 0u, 0u, 0u } }
+    { SMP_CAST_(uint32_t, sizeof(smp_replay_options)), 0u, SMP_NULL_(const char *), 0u, SMP_NULL_(smp_replay_progress_fn), SMP_NULL_(void *), 0u, 0u, \
+      SMP_NULL_(smp_write_fn), SMP_NULL_(void *), { 0u, 0u, 0u, 0u } }
 #define SMP_REPLAY_RESULT_INIT \
-    { (uint32_t)sizeof(smp_replay_result), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0u, 0u } }
-#define SMP_ERROR_INIT { (uint32_t)sizeof(smp_error), 0u, 0, 0u, { 0 } }
+    { SMP_CAST_(uint32_t, sizeof(smp_replay_result)), 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, { 0u, 0u } }
+#define SMP_ERROR_INIT { SMP_CAST_(uint32_t, sizeof(smp_error)), 0u, 0, 0u, { 0 } }
 
 /** Initialisers of pool entries: the fields that matter to a kind, everything else at its default. */
 #define SMP_ENTRY_EXCLUSIVE_INIT(max_alloc_size) \
@@ -109,8 +120,8 @@ typedef struct CUevent_st *smp_event;
     { SMP_ENTRY_MAPPED, 0u, 0u, 0u, SMP_NONE, (max_pool_size), SMP_NONE, SMP_NONE, SMP_MAPPED_RANGE_SIZE, \
       SMP_MAPPED_CHUNK_SIZE, { 0u, 0u } }
 /** Range and chunk size of SMP_ENTRY_MAPPED_INIT: 64 GiB and 2 MiB. */
-#define SMP_MAPPED_RANGE_SIZE ((uint64_t)64u << 30)
-#define SMP_MAPPED_CHUNK_SIZE ((uint64_t)2u << 20)
+#define SMP_MAPPED_RANGE_SIZE (SMP_CAST_(uint64_t, 64u) << 30)
+#define SMP_MAPPED_CHUNK_SIZE (SMP_CAST_(uint64_t, 2u) << 20)
 
 /* Callers compiled for per-thread default streams mean that stream by NULL, as with cuda.h. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)

@@ -367,7 +367,7 @@ public:
         const smp_write_fn write = [](void *user, const char *text, std::uint64_t length) noexcept -> int {
             auto *out = static_cast<text_sink *>(user);
             try {
-                out->text.append(text, static_cast<std::size_t>(length));
+                out->text.append(text, text + length);
             } catch (...) { // no exception may pass through C
                 out->full = true;
             }

@@ -11,6 +11,8 @@ work=$1 lib=$2 cuda=${3:-}
 mkdir -p "$work"
 rm -f "$work"/*
 strict=(-Wall -Wextra -Wpedantic -Wundef -Werror)
+# What C++ projects ask for besides: the headers' macros and inline functions are expanded in their code.
+strict_cxx=(-Wold-style-cast -Wzero-as-null-pointer-constant -Wconversion -Wshadow)
 native=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
 count=0
 
@@ -68,6 +70,12 @@ fi
         type=$(echo "${macro%_INIT}" | tr '[:upper:]' '[:lower:]')
         echo "    { $type value = $macro; sum += value.struct_size == sizeof value; }"
     done
+    echo '    {'
+    echo '        smp_pool_entry entries[] = { SMP_ENTRY_EXCLUSIVE_INIT(1u), SMP_ENTRY_DIRECT_INIT(1u), SMP_ENTRY_SLICED_INIT(1u, 1u, 1u),'
+    echo '                                     SMP_ENTRY_CUDA_INIT(1u), SMP_ENTRY_MAPPED_INIT(1u) };'
+    echo '        smp_stream streams[] = { SMP_STREAM_LEGACY, SMP_STREAM_PER_THREAD };'
+    echo '        sum += sizeof entries / sizeof entries[0] != 5u || streams[0] == streams[1];'
+    echo '    }'
     echo '    return sum;'
     echo '}'
 } >"$work/initialisers.c"
@@ -93,7 +101,9 @@ run() { LD_LIBRARY_PATH="$lib" "$1" >/dev/null || { echo "matrix.sh: $1 failed" 
 
 build_c() { # build_c COMPILER STANDARD
     # Function pointers are cast to one type here, which -Wextra calls a mismatch; the header is not to blame.
-    compile "$1" "$2" "$work/initialisers.c" "$work/a.o"
+    local more=()
+    case $2 in c++*) more=("${strict_cxx[@]}") ;; esac
+    compile "$1" "$2" "$work/initialisers.c" "$work/a.o" "${more[@]}"
     compile "$1" "$2" "$work/witness.c" "$work/b.o" -Wno-cast-function-type
     "$1" "$work/a.o" "$work/b.o" -L"$lib" -lsmp -o "$work/shared" && run "$work/shared"
     "$1" "$work/a.o" "$work/b.o" "$lib/libsmp.a" "${native[@]}" -o "$work/static" && run "$work/static"
@@ -110,8 +120,8 @@ done
 # The C++ header needs C++17.
 for standard in c++17 c++20; do
     for compiler in "${compilers_cxx[@]}"; do
-        compile "$compiler" "$standard" "$here/twice.cpp" "$work/hpp_a.o"
-        compile "$compiler" "$standard" "$here/other.cpp" "$work/hpp_b.o"
+        compile "$compiler" "$standard" "$here/twice.cpp" "$work/hpp_a.o" "${strict_cxx[@]}"
+        compile "$compiler" "$standard" "$here/other.cpp" "$work/hpp_b.o" "${strict_cxx[@]}"
         "$compiler" "$work/hpp_a.o" "$work/hpp_b.o" -L"$lib" -lsmp -o "$work/hpp" && run "$work/hpp"
     done
 done
