@@ -489,6 +489,27 @@ static void a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_pres
     scene_end(&t);
 }
 
+static void the_cap_of_a_pool_is_the_sum_of_its_entries_caps_if_each_has_one(void)
+{
+    static const struct {
+        const char *spec;
+        uint64_t cap;
+    } pools[] = {
+        {"sliced(page_size=4MiB, max_pool_size=8MiB)", 8 * MIB},
+        {"sliced(page_size=4MiB, max_pool_size=8MiB); mapped(max_pool_size=16MiB)", 24 * MIB},
+        {"sliced(page_size=4MiB, max_pool_size=8MiB); direct()", SMP_NONE},
+        {"sliced(page_size=4MiB); mapped(max_pool_size=16MiB)", SMP_NONE},
+        {"exclusive()", SMP_NONE},
+    };
+    size_t i;
+    for (i = 0; i < sizeof pools / sizeof pools[0]; i++) {
+        struct scene t = lazy(pools[i].spec);
+        CHECK_EQ(attribute(t.pool, SMP_ATTRIBUTE_MAX_POOL_SIZE), pools[i].cap);
+        CHECK_STATUS(smp_pool_set_attribute(t.pool, SMP_ATTRIBUTE_MAX_POOL_SIZE, 0), SMP_ERROR_INVALID_VALUE);
+        scene_end(&t);
+    }
+}
+
 static void a_released_pages_address_is_not_given_out_again(void)
 {
     struct scene t = eager("sliced(page_size=2MiB)");
@@ -1137,6 +1158,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN(trim_goes_from_the_last_entry_the_longest_unused_page_then_the_highest_address)
           RUN(trim_passes_over_a_page_that_would_leave_too_little)
           RUN_ANY_PACE(a_pool_has_the_threshold_never_and_policies_on_outside_the_cuda_preset)
+          RUN(the_cap_of_a_pool_is_the_sum_of_its_entries_caps_if_each_has_one)
           RUN(a_released_pages_address_is_not_given_out_again)
           RUN_ANY_PACE(an_alignment_that_every_block_has_changes_nothing_and_a_bad_one_is_refused_though_a_block_is_at_hand)
           RUN_ANY_PACE(a_larger_alignment_is_given_and_its_padding_is_used)

@@ -438,7 +438,7 @@ typedef struct CUevent_st *smp_event;
 #define SMP_ATTRIBUTE_USED_HIGH 8
 
 /**
- * Cap on reserved bytes, SMP_NONE if none. Read-only; the cuda preset only.
+ * Cap on reserved bytes: the sum of the entries' max_pool_size, SMP_NONE if one of them has none. Read-only.
  */
 #define SMP_ATTRIBUTE_MAX_POOL_SIZE 13
 

@@ -24,7 +24,7 @@ pub const SMP_ATTRIBUTE_RESERVED_HIGH: u32 = 6;
 pub const SMP_ATTRIBUTE_USED_CURRENT: u32 = 7;
 /// The most bytes used since it was last set to 0; nothing else may be set.
 pub const SMP_ATTRIBUTE_USED_HIGH: u32 = 8;
-/// Cap on reserved bytes, SMP_NONE if none. Read-only; the cuda preset only.
+/// Cap on reserved bytes: the sum of the entries' max_pool_size, SMP_NONE if one of them has none. Read-only.
 pub const SMP_ATTRIBUTE_MAX_POOL_SIZE: u32 = 13;
 
 /// Figures of a pool or of one of its entries; always requested <= used <= reserved. Start from SMP_POOL_STATS_INIT.

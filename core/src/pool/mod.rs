@@ -333,7 +333,8 @@ pub fn trim_to(pool: PoolId, keep: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads an attribute by CUDA's number: 1–8, and 13 (the cap; `u64::MAX` if none).
+/// Reads an attribute by CUDA's number: 1–8, and 13 (the sum of the entries' caps; `u64::MAX` if one has
+/// none).
 ///
 /// # Errors
 /// [`Status::InvalidValue`] for another number.
