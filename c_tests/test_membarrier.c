@@ -122,6 +122,25 @@ static int deadly_and_unwanted(void)
     return setenv("SMP_NO_MEMBARRIER", "1", 1) != 0 ? 1 : deadly();
 }
 
+/* A thread that uses its default stream on a device of its own, while another has locks of streams, whatever their numbers. */
+static int of_no_concern(void)
+{
+    struct scene t = scene(), own;
+    pthread_t thread;
+    int i;
+    for (i = 0; i < 8; ++i) {
+        t.stream = new_stream(t.device);
+        pairs(&t);
+    }
+    own = scene();
+    own.stream = SMP_STREAM_PER_THREAD;
+    if (filter(SECCOMP_RET_KILL_PROCESS) != 0)
+        return 77;
+    if (pthread_create(&thread, NULL, pairs, &own) != 0 || pthread_join(thread, NULL) != 0)
+        own.bad = 1;
+    return t.bad | own.bad;
+}
+
 /* What a child that does so ends with: 0 to 255 its status, 256 and more a signal, -1: it cannot be told. */
 static int run(int (*body)(void))
 {
@@ -152,6 +171,11 @@ static void with_SMP_NO_MEMBARRIER_it_is_never_asked_for(void)
     CHECK(run(deadly) != 0); /* (the filter would have told) */
 }
 
+static void a_threads_default_stream_needs_no_lock_of_another_devices_streams(void)
+{
+    CHECK_EQ((uint64_t)run(of_no_concern), 0);
+}
+
 static int cannot_filter(void)
 {
     return filter(SECCOMP_RET_ALLOW) != 0 ? 77 : 0;
@@ -172,5 +196,6 @@ int main(int argc, char **argv)
     RUN(a_process_that_may_not_ask_for_it_works_as_any_other)
     RUN(one_that_may_no_longer_ask_for_it_works_on)
     RUN(with_SMP_NO_MEMBARRIER_it_is_never_asked_for)
+    RUN(a_threads_default_stream_needs_no_lock_of_another_devices_streams)
     return test_end();
 }

@@ -337,7 +337,7 @@ fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<Allocat
     let Some((pool_slot, facts)) = facts else {
         let named = match stream.0 {
             0 | 1 => POOLS.legacy(pool).and_then(|slot| Some((STREAMS.get(slot)?, order::LEGACY))),
-            bits => STREAMS.get(handle::slot(bits)).map(|record| (record, bits)),
+            bits => handle::decode(handle::Kind::Stream, bits).and_then(|(slot, _)| Some((STREAMS.get(slot)?, bits))),
         };
         return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };

@@ -517,7 +517,7 @@ fn free_other(allocation: AllocationId, stream: StreamId) -> Result<()> {
     let Some(facts) = facts else {
         let named = match stream.0 {
             0 | 1 => STREAMS.get(legacy).map(|record| (record, order::LEGACY)),
-            bits => STREAMS.get(handle::slot(bits)).map(|record| (record, bits)),
+            bits => handle::decode(handle::Kind::Stream, bits).and_then(|(slot, _)| Some((STREAMS.get(slot)?, bits))),
         };
         return match named.and_then(|(record, key)| hot(allocation, b, record, key)) {
             Some(()) => Ok(()),

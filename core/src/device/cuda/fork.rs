@@ -1,14 +1,16 @@
 //! Noticing a fork: the driver cannot be used in the child of a process that initialised it, and another thread of the
 //! parent may have held any lock. The child's calls are refused before they take one.
 
+use crate::handle;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What is true of the process as a whole: bits, so that the hot path reads one word.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The lowest bits of a stream that a call may take for a handle of this library without looking further: 0 and 1 name the
-/// legacy default stream, and where a CUDA device was opened, more must be looked at whatever the stream.
-static HANDLES_FROM: AtomicU64 = AtomicU64::new(2);
+/// The lowest bits of a stream that a call may take for a handle of this library without looking further: below all streams'
+/// handles are the default streams' names (what lies at such a number in the table of streams is someone else's, whose lock is not to be
+/// touched), and where a CUDA device was opened, more must be looked at whatever the stream.
+static HANDLES_FROM: AtomicU64 = AtomicU64::new(handle::encode(handle::Kind::Stream, 0, 0));
 /// A CUDA device has been opened.
 pub(crate) const OPENED: u32 = 1;
 /// This process is the child of one that had.
