@@ -822,8 +822,8 @@ typedef struct smp_device_info {
      */
     uint64_t reserved;
     /**
-     * Streams in existence, the default ones included once used, and those destroyed whose work is neither observed nor found
-     * executed yet (smp_stream_destroy).
+     * Streams in existence: the legacy default stream, always; threads' default streams once used, those of ended threads until another
+     * thread begins one; and those destroyed whose work is neither observed nor found executed yet (smp_stream_destroy).
      */
     uint64_t live_streams;
     /**
@@ -1428,10 +1428,13 @@ smp_status smp_alloc_async_ex_ptsz(smp_pool pool,
 /**
  * Allocates in host order: usable at once from any stream, so it reuses only what the host has observed to be free.
  *
- * `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset, as the driver's is.
+ * `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset and `like(cuda)`, as the driver's is.
  * `out`: not null; set to null on failure. Errors: as smp_alloc_async.
  */
-SMP_NODISCARD smp_status smp_alloc(smp_pool pool, uint64_t size, smp_allocation *out);
+SMP_NODISCARD
+smp_status smp_alloc(smp_pool pool,
+                     uint64_t size,
+                     smp_allocation *out);
 
 /**
  * As smp_alloc, with an alignment and a name.

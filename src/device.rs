@@ -82,8 +82,8 @@ pub struct smp_device_info {
     pub capacity: u64,
     /// Bytes of pages given out and not taken back.
     pub reserved: u64,
-    /// Streams in existence, the default ones included once used, and those destroyed whose work is neither observed nor found
-    /// executed yet (smp_stream_destroy).
+    /// Streams in existence: the legacy default stream, always; threads' default streams once used, those of ended threads until another
+    /// thread begins one; and those destroyed whose work is neither observed nor found executed yet (smp_stream_destroy).
     pub live_streams: u64,
     /// Pools that are not destroyed.
     pub pools: u64,

@@ -112,6 +112,46 @@ fn a_thread_keeps_its_default_stream_in_its_own_destructors_and_it_is_forgotten_
 }
 
 #[test]
+fn a_thread_has_a_default_stream_on_each_device_however_it_goes_from_one_to_another() {
+    let pool_of = |device| pool::create(device, &PoolConfig::default()).unwrap();
+    let turn = |pool, stream| {
+        let block = pool::alloc_async(pool, 4096, stream).unwrap();
+        let reason = pool::info(block).unwrap().reason;
+        pool::free_async(block, stream).unwrap();
+        reason
+    };
+    let submitted = |device| stream::info(device, PER_THREAD).unwrap().submitted;
+    let (stays, mut other) = (open(), open());
+    let pool = pool_of(stays);
+    for round in 0..40 {
+        let second = pool_of(other);
+        for (at, turns) in [(pool, 3), (second, 2), (pool, 1)] {
+            for turn_number in 0..turns {
+                let first =
+                    at == second && turn_number == 0 || at == pool && round == 0 && turn_number == 0 && turns == 3;
+                assert_eq!(turn(at, PER_THREAD) == pool::Reason::Fresh, first, "round {round}");
+            }
+        }
+        // Another thread's is another, also where it has just used the same devices.
+        std::thread::spawn(move || {
+            for at in [second, pool, second] {
+                turn(at, PER_THREAD);
+            }
+            assert_eq!((submitted(other), submitted(stays)), (4, 2));
+        })
+        .join()
+        .unwrap();
+        assert_eq!((submitted(stays), submitted(other)), (8 * (round + 1), 4));
+        pool::check_invariants(pool).unwrap();
+        // The next device gets what this one leaves of numbers.
+        pool::destroy(second).unwrap();
+        device::close(other).unwrap();
+        assert_eq!(pool::alloc_async(second, 1, PER_THREAD).unwrap_err().status, Status::Destroyed);
+        other = open();
+    }
+}
+
+#[test]
 fn streams_outlive_their_devices_handle_with_any_pool_of_it() {
     let device = open();
     let pool = pool::create(device, &PoolConfig::default()).unwrap();

@@ -21,7 +21,7 @@ use crate::device_source::cuda::Code;
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
 use crate::handle::{self, AllocationId, PoolId, StreamId};
-use crate::order::{self, At, Clock, Points, Progress, Stream, StreamRef};
+use crate::order::{At, Clock, Points, Progress, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use crate::slab::SlotMap;
@@ -335,10 +335,8 @@ fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<Allocat
     native::refuse_forked()?;
     let facts = handle::decode(handle::Kind::Pool, pool.0).and_then(|(slot, _)| Some((slot, POOLS.native(slot)?)));
     let Some((pool_slot, facts)) = facts else {
-        let named = match stream.0 {
-            0 | 1 => POOLS.legacy(pool).and_then(|slot| Some((STREAMS.get(slot)?, order::LEGACY))),
-            bits => handle::decode(handle::Kind::Stream, bits).and_then(|(slot, _)| Some((STREAMS.get(slot)?, bits))),
-        };
+        let named = POOLS.legacy(pool).and_then(|legacy| native::place_of_model(stream, legacy));
+        let named = named.and_then(|(slot, key)| Some((STREAMS.get(slot)?, key)));
         return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?

@@ -15,7 +15,7 @@ use super::state::{
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
 use crate::handle::{self, AllocationId, StreamId};
-use crate::order::{self, At, Clock, Points, Stream, StreamRef};
+use crate::order::{At, Clock, Points, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use std::cmp::Reverse;
@@ -515,10 +515,8 @@ fn free_other(allocation: AllocationId, stream: StreamId) -> Result<()> {
     });
     let Some((b, legacy, pool_slot, facts)) = known else { return free_slow(allocation, Some(stream), false) };
     let Some(facts) = facts else {
-        let named = match stream.0 {
-            0 | 1 => STREAMS.get(legacy).map(|record| (record, order::LEGACY)),
-            bits => handle::decode(handle::Kind::Stream, bits).and_then(|(slot, _)| Some((STREAMS.get(slot)?, bits))),
-        };
+        let named = native::place_of_model(stream, legacy);
+        let named = named.and_then(|(slot, key)| Some((STREAMS.get(slot)?, key)));
         return match named.and_then(|(record, key)| hot(allocation, b, record, key)) {
             Some(()) => Ok(()),
             None => free_slow(allocation, Some(stream), false),

@@ -183,6 +183,7 @@ fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
     let me = thread::number();
     let _serial = device.enter();
     if let Some(&stream) = device.per_thread.lock().get(&me) {
+        remember_own(device, stream);
         return Ok(stream);
     }
     native::forget_ended_threads(device, me);
@@ -191,8 +192,17 @@ fn per_thread(device: &Arc<Device>) -> Result<StreamRef> {
         native::name(device, stream, native::key(StreamId(native::PER_THREAD)), native::PER_THREAD, 0);
     }
     device.per_thread.lock().insert(me, stream);
+    remember_own(device, stream);
     stream::forget_ended(device);
     Ok(stream)
+}
+
+/// So that the thread's next call finds the stream the short way. (On CUDA [`native::remember`] does that.)
+fn remember_own(device: &Device, stream: StreamRef) {
+    if device.cuda().is_none() {
+        let handle = STREAMS.at(stream.slot()).state.lock().handle;
+        thread::remember_own_stream(device.order.legacy.slot(), handle);
+    }
 }
 
 /// # Errors

@@ -10,7 +10,7 @@ use super::{DEVICES, shares_context, stream, thread};
 use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
-use crate::order::StreamRef;
+use crate::order::{self, StreamRef};
 use crate::pool::observer::Event;
 use crate::pool::state::{Device, STREAMS};
 use parking_lot::Mutex;
@@ -195,6 +195,17 @@ pub(crate) fn name(device: &Device, stream: StreamRef, key: u64, raw: u64, ident
     state.set_handle(key);
     drop(state);
     remember(key, device.slot, stream);
+}
+
+/// Where a call's stream lies on the model device whose legacy stream is in slot `legacy`, and what its record says of itself while it is
+/// that stream. `None`: the slow path looks closer.
+#[inline(always)]
+pub(crate) fn place_of_model(stream: StreamId, legacy: u32) -> Option<(u32, u64)> {
+    match stream.0 {
+        0 | LEGACY => Some((legacy, order::LEGACY)),
+        PER_THREAD => thread::own_stream(legacy).map(|own| (handle::slot(own), own)),
+        bits => handle::decode(handle::Kind::Stream, bits).map(|(slot, _)| (slot, bits)),
+    }
 }
 
 /// What the driver knows the stream by.

@@ -1,4 +1,4 @@
-//! Which threads have ended. A thread makes calls to its last moment, from destructors of its own that run in an order nobody
+//! What a thread knows of itself, and which have ended. A thread makes calls to its last moment, from destructors of its own that run in an order nobody
 //! chooses, so nothing that runs in it can tell that it makes no more. The system can: each thread keeps a robust mutex locked,
 //! and whoever finds its owner dead comes after everything the thread did.
 
@@ -20,6 +20,23 @@ pub(crate) fn number() -> u64 {
         }
         cell.get()
     })
+}
+
+thread_local! {
+    // Without a destructor, as above.
+    static OWN: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// The handle of this thread's default stream on the model device whose legacy stream is in slot `legacy`, as it was when a call last
+/// found it: it may be good no more. `None`: it was another device's.
+#[inline(always)]
+pub(crate) fn own_stream(legacy: u32) -> Option<u64> {
+    let (device, handle) = OWN.get();
+    (device == legacy && handle != 0).then_some(handle)
+}
+
+pub(crate) fn remember_own_stream(legacy: u32, handle: u64) {
+    OWN.set((legacy, handle));
 }
 
 /// Those that have a number and are not known to have ended. `None`: of this one it will not be known.
