@@ -450,6 +450,195 @@ static int pool_figures(void)
     return 0;
 }
 
+/* Pools of the cases below. */
+static CUmemoryPool whole, mine;
+
+static void pools_begin(void)
+{
+    CUmemPoolProps properties;
+    memset(&properties, 0, sizeof properties);
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    MUST(CALL(cuDeviceGetDefaultMemPool)(&whole, 0));
+    MUST(CALL(cuMemPoolCreate)(&mine, &properties));
+}
+
+static const char *pool_of(CUdeviceptr p)
+{
+    CUmemoryPool one = (CUmemoryPool)&one, listed = one;
+    CUpointer_attribute asked[1] = {CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void *answers[1];
+    answers[0] = &listed;
+    MUST(CALL(cuPointerGetAttribute)(&one, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p));
+    MUST(CALL(cuPointerGetAttributes)(1, asked, answers, p));
+    CHECK(one == listed);
+    return one == whole ? "default" : one == mine ? "mine" : one ? "another" : "none";
+}
+
+/* Allocates where no pool is named, and tells from which it came. */
+static void serve(const char *when)
+{
+    CUdeviceptr p;
+    MUST(CALL(cuMemAllocAsync)(&p, 1000, 0));
+    printf("%s: %s\n", when, pool_of(p));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+}
+
+/* A device's current pool, chosen before the first allocation and changed since. */
+static int chosen_pool(void)
+{
+    CUcontext first = driver_begin(), second;
+    pools_begin();
+    MUST(CALL(cuDeviceSetMemPool)(0, mine));
+    serve("from the beginning");
+    MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
+    serve("in another context");
+    MUST(CALL(cuDeviceSetMemPool)(0, whole));
+    serve("given back");
+    MUST(CALL(cuCtxSetCurrent)(first));
+    serve("in the first context");
+    MUST(CALL(cuDeviceSetMemPool)(0, mine));
+    serve("chosen again");
+    MUST(CALL(cuMemPoolDestroy)(mine));
+    serve("destroyed");
+    return 0;
+}
+
+/* The default pool is opened to another device before the first allocation, and closed again. */
+static int opened_pool(void)
+{
+    CUcontext first = driver_begin(), second, other;
+    CUmemAccessDesc access;
+    CUdeviceptr p;
+    pools_begin();
+    MUST(CALL(cuDevicePrimaryCtxRetain)(&other, 1));
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = 1;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    MUST(CALL(cuMemPoolSetAccess)(whole, &access, 1));
+    MUST(CALL(cuMemAllocAsync)(&p, 4096, 0));
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuCtxSetCurrent)(other));
+    printf("reached %d\n", (int)CALL(cuMemsetD8)(p, 1, 4096));
+    MUST(CALL(cuCtxSetCurrent)(first));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    MUST(CALL(cuMemAllocFromPoolAsync)(&p, 4096, whole, 0));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
+    serve("in another context");
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    MUST(CALL(cuMemPoolSetAccess)(whole, &access, 1));
+    serve("closed");
+    MUST(CALL(cuCtxSetCurrent)(first));
+    serve("in the first context");
+    return 0;
+}
+
+static void settings(const char *when)
+{
+    cuuint64_t threshold = 1;
+    int opportunistic = 7, follow = 7, internal = 7;
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &opportunistic));
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &follow));
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &internal));
+    printf("%s: %llu %d %d %d\n", when, (unsigned long long)threshold, opportunistic, follow, internal);
+}
+
+/* Settings of the default pool, made before there is a context, and whatever happens then. */
+static int kept_settings(void)
+{
+    CUcontext first, second;
+    CUdeviceptr p;
+    cuuint64_t threshold = 4096, reserved = 1, wrong = 1;
+    int off = 0;
+    driver_load();
+    MUST(CALL(cuInit)(0));
+    pools_begin();
+    MUST(CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    MUST(CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &off));
+    settings("without a context");
+    MUST(CALL(cuCtxCreate)(&first, 0, 0, 0));
+    settings("before an allocation");
+    serve("first");
+    settings("after it");
+    /* What is set is in force: less than a page may stay. */
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    printf("kept %llu\n", (unsigned long long)reserved);
+    MUST(CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &off));
+    MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
+    serve("second context");
+    threshold = 8192;
+    MUST(CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    settings("set there");
+    MUST(CALL(cuDeviceSetMemPool)(0, mine));
+    settings("while another pool serves");
+    serve("another pool");
+    MUST(CALL(cuDeviceSetMemPool)(0, whole));
+    settings("when it serves again");
+    serve("default pool again");
+    printf("refused %d", (int)CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &wrong));
+    printf(" %d", (int)CALL(cuMemPoolSetAttribute)(whole, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &wrong));
+    printf(" %d\n", (int)CALL(cuMemPoolSetAttribute)(whole, (CUmemPool_attribute)99, &wrong));
+    MUST(CALL(cuCtxDestroy)(first));
+    MUST(CALL(cuCtxSetCurrent)(second));
+    settings("with the first context gone");
+    MUST(CALL(cuMemAllocAsync)(&p, 1000, 0));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    return 0;
+}
+
+static void used(const char *when)
+{
+    cuuint64_t now;
+    MUST(CALL(cuMemPoolGetAttribute)(whole, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now));
+    printf("%s: used %llu\n", when, (unsigned long long)now);
+}
+
+/* Memory from the default pool by both calls, from another pool, and plain. */
+static int default_pool(void)
+{
+    CUdeviceptr p, q, r, plain, bad = 1;
+    CUstream stream;
+    CUgraph graph;
+    driver_begin();
+    pools_begin();
+    MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuMemAllocFromPoolAsync)(&p, 1 << 20, whole, stream));
+    used("by name");
+    MUST(CALL(cuMemAllocAsync)(&q, 4096, 0));
+    used("without a name");
+    MUST(CALL(cuMemAllocFromPoolAsync)(&r, 4096, mine, stream));
+    MUST(CALL(cuMemAlloc)(&plain, 4096));
+    used("from elsewhere");
+    printf("%s %s %s %s\n", pool_of(p), pool_of(q + 4095), pool_of(r), pool_of(plain));
+    MUST(CALL(cuMemsetD8Async)(p, 1, 1 << 20, stream));
+    MUST(CALL(cuMemFreeAsync)(p, stream));
+    printf("again %d\n", (int)CALL(cuMemFreeAsync)(p, stream));
+    MUST(CALL(cuStreamSynchronize)(stream));
+    used("freed");
+    /* The other free takes it as well. */
+    MUST(CALL(cuMemAllocFromPoolAsync)(&p, 8192, whole, 0));
+    MUST(CALL(cuMemFree)(q));
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuCtxSynchronize)());
+    used("all freed");
+    /* As the call without a name: of no bytes is a block. */
+    MUST(CALL(cuMemAllocFromPoolAsync)(&p, 0, whole, 0));
+    MUST(CALL(cuMemFreeAsync)(p, 0));
+    printf("no pool %d\n", CALL(cuMemAllocFromPoolAsync)(&bad, 4096, 0, 0) != CUDA_SUCCESS);
+    /* In a capture it is a node. */
+    MUST(CALL(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(CALL(cuMemAllocFromPoolAsync)(&p, 4096, whole, stream));
+    MUST(CALL(cuMemFreeAsync)(p, stream));
+    MUST(CALL(cuStreamEndCapture)(stream, &graph));
+    MUST(CALL(cuGraphDestroy)(graph));
+    MUST(CALL(cuMemFreeAsync)(r, stream));
+    MUST(CALL(cuMemFree)(plain));
+    return 0;
+}
+
 /* A set on a second stream: first ordered after the allocation by an event, then not. */
 static int accesses(void)
 {
@@ -758,6 +947,10 @@ int main(int argc, char **argv)
     CASE(export)
     CASE(capture)
     CASE(pool_figures)
+    CASE(chosen_pool)
+    CASE(opened_pool)
+    CASE(kept_settings)
+    CASE(default_pool)
     CASE(accesses)
     CASE(others)
     CASE(keeps)

@@ -389,6 +389,43 @@ def the_pools_figures_are_those_of_the_pool_that_serves(program):
     same("blocks of pools", report["served_by_pools"], 1)
 
 
+def same_by_our_pools(program, case, served):
+    """Each way of the library answers what the driver does; with `SMP_ASYNC=pool` our pools serve as many blocks as they must."""
+    plain = run([program, case], preload=False)
+    same("forwarded", run([program, case], {"SMP_MODE": "pool"}).stdout, plain.stdout)
+    for frees in ("sync", "deferred"):
+        result, report = report_of([program, case], "pool", SMP_ASYNC="pool", SMP_FREE=frees)
+        same("answers", result.stdout, plain.stdout)
+        same("blocks of pools", report["served_by_pools"], served)
+    return result, report
+
+
+def a_pool_that_the_program_chooses_serves(program):
+    """From the first allocation on, in every context, and until it is chosen no more: then ours serve again."""
+    same_by_our_pools(program, "chosen_pool", 3)
+
+
+def a_pool_that_is_open_to_other_devices_is_the_drivers(program):
+    """From the first allocation on, in every context, and until it is closed: then ours serve again."""
+    os.environ["SIMCUDA_DEVICES"] = "2"
+    result, _ = same_by_our_pools(program, "opened_pool", 2)
+    same("lines on standard error", len(result.stderr.splitlines()), 1)
+    same("what is told", "open to other devices" in result.stderr, True)
+
+
+def what_a_program_sets_of_the_default_pool_stays(program):
+    """Before there is a context, through all contexts, and while another pool serves."""
+    same_by_our_pools(program, "kept_settings", 4)
+
+
+def the_default_pool_is_one(program):
+    """Whether it is named or not, its memory comes from ours, counts in its figures and tells that it is its."""
+    # Four stream-ordered blocks and a plain one; of the five by name one is another pool's, and one the graph's.
+    _, report = same_by_our_pools(program, "default_pool", 5)
+    same("by name", kinds_of(report)["from_pool"]["allocs"], 5)
+    same("blocks left", report["devices"][0]["blocks"], 0)
+
+
 def accesses_without_order_are_reported(program, runner):
     os.environ["SIMCUDA_MODE"] = "lazy"
     path = os.path.join(OUT, f"accesses.{os.getpid()}.json")

@@ -1,6 +1,6 @@
 //! The replaced calls on the driver's pools, where stream-ordered allocations are taken over: the pool that would have
 //! served them answers with the figures and settings of ours. A program that gives a device a pool of its own, or opens the
-//! pool to other devices, gets what it asks for: from then on the driver serves that device again.
+//! pool to other devices, gets what it asks for: the driver serves that device for as long as it is so.
 
 use crate::driver::{Code, Handle, SUCCESS};
 use crate::entry;
@@ -25,9 +25,10 @@ pub unsafe fn get(
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, attribute, to) };
     let Some(_inside) = entry::enter() else { return driver() };
-    let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !to.is_null()) else {
+    if !KNOWN.contains(&attribute) || to.is_null() {
         return driver();
-    };
+    }
+    let Some(&ours) = pool::in_place_of(of).first() else { return driver() };
     match smp_core::pool::get_attribute(ours, attribute) {
         Ok(value) => {
             // SAFETY: not null, and of the attribute's type.
@@ -57,17 +58,20 @@ pub unsafe fn set(
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(of, attribute, from) };
     let Some(_inside) = entry::enter() else { return driver() };
-    let Some(ours) = pool::in_place_of(of).filter(|_| KNOWN.contains(&attribute) && !from.is_null()) else {
-        return driver();
-    };
-    // SAFETY: not null, and of the attribute's type.
-    let value = unsafe {
-        if INTS.contains(&attribute) { u64::from(from.cast::<i32>().read() != 0) } else { from.cast::<u64>().read() }
-    };
-    match smp_core::pool::set_attribute(ours, attribute, value) {
-        Ok(()) => SUCCESS,
-        Err(_) => INVALID_VALUE,
+    // The driver's own pool has it too: it judges what may be set, and serves where ours does not.
+    let code = driver();
+    if code == SUCCESS && KNOWN.contains(&attribute) && !from.is_null() {
+        // SAFETY: not null, and of the attribute's type: the driver has read it.
+        let value = unsafe {
+            if INTS.contains(&attribute) {
+                u64::from(from.cast::<i32>().read() != 0)
+            } else {
+                from.cast::<u64>().read()
+            }
+        };
+        pool::attribute_set(of, attribute, value);
     }
+    code
 }
 
 /// `cuMemPoolTrimTo`.
@@ -79,28 +83,41 @@ pub unsafe fn trim(real: unsafe fn(Handle, usize) -> Code, of: Handle, keep: usi
     let driver = || unsafe { real(of, keep) };
     let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
-    if code == SUCCESS
-        && let Some(ours) = pool::in_place_of(of)
-    {
-        // Pages that cannot go back stay, as the driver's do.
-        let _ = smp_core::pool::trim_to(ours, keep as u64);
+    if code == SUCCESS {
+        for ours in pool::in_place_of(of) {
+            // Pages that cannot go back stay, as the driver's do.
+            let _ = smp_core::pool::trim_to(ours, keep as u64);
+        }
     }
     code
 }
 
-/// `cuDeviceSetMemPool`: the device has a pool of the program's own.
+/// A call after which another pool may serve.
+fn changing(driver: impl FnOnce() -> Code) -> Code {
+    let Some(_inside) = entry::enter() else { return driver() };
+    let code = driver();
+    if code == SUCCESS {
+        pool::pools_changed();
+    }
+    code
+}
+
+/// `cuDeviceSetMemPool`: the device has a pool of the program's own, or its default one again.
 ///
 /// # Safety
 /// As the driver's.
 pub unsafe fn set_pool(real: unsafe fn(i32, Handle) -> Code, device: i32, given: Handle) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(device, given) };
-    let Some(_inside) = entry::enter() else { return driver() };
-    let code = driver();
-    if code == SUCCESS {
-        pool::serve_ordered(device, pool::in_place_of(given).is_some());
-    }
-    code
+    changing(|| unsafe { real(device, given) })
+}
+
+/// `cuMemPoolDestroy`: where the pool was a device's current one, that is the default one again.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, of: Handle) -> Code {
+    // SAFETY: the program's arguments.
+    changing(|| unsafe { real(of) })
 }
 
 /// `cuMemPoolSetAccess`: other devices are to reach the pool's memory, which ours cannot promise.
@@ -114,11 +131,5 @@ pub unsafe fn set_access(
     count: usize,
 ) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(of, list, count) };
-    let Some(_inside) = entry::enter() else { return driver() };
-    let code = driver();
-    if code == SUCCESS {
-        pool::opened_to_others(of);
-    }
-    code
+    changing(|| unsafe { real(of, list, count) })
 }

@@ -34,6 +34,21 @@ pub const NOT_FOUND: Code = 500;
 /// `CUDA_ERROR_UNKNOWN`.
 pub const UNKNOWN: Code = 999;
 
+/// `CUmemLocation`: a device.
+#[repr(C)]
+pub struct Location {
+    kind: u32,
+    device: i32,
+}
+
+impl Location {
+    /// The memory of a device, or the device that reaches it.
+    pub fn device(device: i32) -> Location {
+        const ON_DEVICE: u32 = 1;
+        Location { kind: ON_DEVICE, device }
+    }
+}
+
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 pub const POINTER_DEVICE_ORDINAL: i32 = 9;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
@@ -221,6 +236,10 @@ asked! {
     cuDeviceGetDefaultMemPool(to: *mut Handle, device: i32);
     /// A device's current pool.
     cuDeviceGetMemPool(to: *mut Handle, device: i32);
+    /// How many devices there are.
+    cuDeviceGetCount(to: *mut i32);
+    /// How a device may reach a pool's memory.
+    cuMemPoolGetAccess(to: *mut u32, pool: Handle, place: *const Location);
     /// An attribute of a pool.
     cuMemPoolGetAttribute(pool: Handle, attribute: u32, to: *mut c_void);
     /// Sets an attribute of a pool.

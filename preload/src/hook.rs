@@ -286,6 +286,7 @@ hooks! {
     POOL_TRIM cuMemPoolTrimTo = "cuMemPoolTrimTo" 11020 legacy Async (of: Handle, keep: usize) => attribute::trim;
     POOL_ACCESS cuMemPoolSetAccess = "cuMemPoolSetAccess" 11020 legacy Async
         (of: Handle, list: *const c_void, count: usize) => attribute::set_access;
+    POOL_DESTROY cuMemPoolDestroy = "cuMemPoolDestroy" 11020 legacy Async (of: Handle) => attribute::destroy;
     SET_POOL cuDeviceSetMemPool = "cuDeviceSetMemPool" 11020 legacy Async
         (device: i32, pool: Handle) => attribute::set_pool;
 

@@ -59,9 +59,14 @@ impl Kind {
         self != Kind::Host
     }
 
+    /// Whether it came in stream order.
+    pub fn ordered(self) -> bool {
+        matches!(self, Kind::Async | Kind::FromPool)
+    }
+
     /// Whether it outlives the context it came in.
     fn outlives_context(self) -> bool {
-        matches!(self, Kind::Async | Kind::FromPool | Kind::Physical)
+        self.ordered() || self == Kind::Physical
     }
 }
 
@@ -249,7 +254,7 @@ pub fn write_in(at: Pointer, block: Block) {
     }
     books.kinds[block.kind as usize].add(block.bytes);
     SIZES[(u64::BITS - block.bytes.saturating_sub(1).leading_zeros()) as usize].fetch_add(1, Relaxed);
-    if block.kind == Kind::Async || block.kind == Kind::FromPool {
+    if block.kind.ordered() {
         book_stream(block.device, block.stream, |figures| {
             figures.current += block.bytes;
             figures.peak = figures.peak.max(figures.current);
@@ -274,9 +279,9 @@ pub fn hold(at: Pointer) -> impl Sized {
     shard(at)
 }
 
-/// Whether a block begins at an address.
-pub fn is_live(at: Pointer) -> bool {
-    shard(at).blocks.contains_key(&(Space::Address, at))
+/// The live block that begins at an address.
+pub fn at(at: Pointer) -> Option<Block> {
+    shard(at).blocks.get(&(Space::Address, at)).copied()
 }
 
 /// Puts back what was struck out: the driver did not free it.
@@ -295,7 +300,7 @@ pub fn settle(block: &Block) {
         }
     }
     books.kinds[block.kind as usize].take(block.bytes);
-    if block.kind == Kind::Async || block.kind == Kind::FromPool {
+    if block.kind.ordered() {
         book_stream(block.device, block.stream, |figures| {
             figures.current = figures.current.saturating_sub(block.bytes);
             figures.blocks = figures.blocks.saturating_sub(1);

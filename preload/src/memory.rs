@@ -156,6 +156,20 @@ unsafe fn deliver(answer: Result<Pointer, Code>, to: *mut Pointer) -> Code {
     }
 }
 
+/// As [`deliver`]; where there is none, the driver leaves null.
+///
+/// # Safety
+/// `to` is the program's to be written.
+unsafe fn deliver_ordered(answer: Result<Pointer, Code>, to: *mut Pointer) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if answer.is_err() {
+            to.write(0);
+        }
+        deliver(answer, to)
+    }
+}
+
 /// `cuMemFree_v2`, which takes what any of the device kinds gave.
 ///
 /// # Safety
@@ -234,13 +248,9 @@ pub unsafe fn alloc_async<const TWIN: bool>(
     let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
     let named = order::named(stream, TWIN);
-    if let Some(answer) = pool::alloc_ordered(home, bytes as u64, named, caller) {
-        if answer.is_err() {
-            // SAFETY: not null, and the program's to be written; the driver leaves null there.
-            unsafe { to.write(0) };
-        }
+    if let Some(answer) = pool::alloc_ordered(home, bytes as u64, named, None, caller) {
         // SAFETY: not null, and the program's to be written.
-        return unsafe { deliver(answer, to) };
+        return unsafe { deliver_ordered(answer, to) };
     }
     let stream = named;
     raise_threshold(home.device);
@@ -257,7 +267,8 @@ pub unsafe fn alloc_async<const TWIN: bool>(
     code
 }
 
-/// `cuMemAllocFromPoolAsync` and its twin. The pool's device is the one that pays.
+/// `cuMemAllocFromPoolAsync` and its twin. From the pool that ours stands in for, ours serves; else the pool's device is
+/// the one that pays.
 ///
 /// # Safety
 /// As the driver's.
@@ -273,6 +284,11 @@ pub unsafe fn alloc_from_pool<const TWIN: bool>(
     let driver = || unsafe { real(to, bytes, pool, stream) };
     let Some(_inside) = entry::enter() else { return driver() };
     let Some(home) = context::of_stream(stream).filter(|_| !to.is_null()) else { return driver() };
+    let named = order::named(stream, TWIN);
+    if let Some(answer) = pool::alloc_ordered(home, bytes as u64, named, Some(pool), caller) {
+        // SAFETY: not null, and the program's to be written.
+        return unsafe { deliver_ordered(answer, to) };
+    }
     let mut code = driver();
     if code == OUT_OF_MEMORY && pool::relieve(home.device) {
         code = driver();
@@ -285,7 +301,7 @@ pub unsafe fn alloc_from_pool<const TWIN: bool>(
     // SAFETY: written by the driver.
     let at = unsafe { written(to) };
     let home = Current { device: device_of_pointer(at).unwrap_or(home.device), ..home };
-    let stream = order::named(stream, TWIN);
+    let stream = named;
     let request = Request { kind: Kind::FromPool, bytes: bytes as u64, home, stream, caller };
     let code = ask(request, || (SUCCESS, at, bytes as u64));
     if code != SUCCESS {
@@ -350,7 +366,7 @@ pub unsafe fn free_async<const TWIN: bool>(
     let Some(_inside) = entry::enter() else { return driver() };
     let stream = order::named(stream, TWIN);
     let ours = |block: Block| match block.kind {
-        Kind::Async => pool::free_ordered(at, block, stream),
+        kind if kind.ordered() => pool::free_ordered(at, block, stream),
         _ if broken("cross-free") => driver(),
         _ => pool::free_on(at, block, stream),
     };

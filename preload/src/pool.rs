@@ -37,10 +37,12 @@ pub struct Place {
     large: Option<PoolId>,
     /// Stream-ordered blocks, where they are taken over.
     ordered: OnceLock<Option<PoolId>>,
-    /// The driver's pool that would serve them.
+    /// The driver's pool that would serve them: the device's default one.
     instead_of: Handle,
-    /// The program wants the driver to serve them after all.
-    forward: AtomicBool,
+    /// The program has given the device another pool, from which what names none comes.
+    elsewhere: AtomicBool,
+    /// Other devices may reach the memory of the driver's pool, so it is the driver that serves.
+    opened: AtomicBool,
     limbo: Mutex<Limbo>,
     /// Some of what is in limbo is of stream-ordered blocks.
     ordered_in_limbo: AtomicBool,
@@ -109,7 +111,10 @@ fn place(home: Current) -> Option<&'static Place> {
     }
     match open(home) {
         Ok(place) => {
+            place.take_up();
             PLACES.write().unwrap_or_else(PoisonError::into_inner).push(place);
+            // Once more: what the program did in between has not found the place.
+            place.take_up();
             setting::info(&format!("device {}: a pool serves context {:#x}", home.device, home.context));
             Some(place)
         }
@@ -372,17 +377,15 @@ fn open(home: Current) -> Result<&'static Place, String> {
     let create = |config: &PoolConfig| pool::create(device, config).map_err(|why| why.to_string());
     let small = create(&small)?;
     let large = large.as_ref().map(create).transpose()?;
-    let mut instead_of: Handle = 0;
-    // SAFETY: the target is ours. A driver without pools answers with an error, and leaves null.
-    unsafe { driver::cuDeviceGetDefaultMemPool(&mut instead_of, home.device) };
     let place = Place {
         home,
         device,
         small,
         large,
         ordered: OnceLock::new(),
-        instead_of,
-        forward: AtomicBool::new(false),
+        instead_of: default_pool(home.device),
+        elsewhere: AtomicBool::new(false),
+        opened: AtomicBool::new(false),
         limbo: Mutex::default(),
         ordered_in_limbo: AtomicBool::new(false),
         relay: OnceLock::new(),
@@ -474,7 +477,7 @@ impl Place {
 
     /// Notes, under limbo's lock, that this block has come there.
     fn note_ordered(&self, block: &Block) {
-        if block.kind == Kind::Async {
+        if block.kind.ordered() {
             self.ordered_in_limbo.store(true, Relaxed);
         }
     }
@@ -720,7 +723,7 @@ pub fn free(at: Pointer, block: Block) -> Code {
         return SUCCESS;
     };
     let id = AllocationId(block.pooled);
-    if block.kind == Kind::Async && !broken("async-free") {
+    if block.kind.ordered() && !broken("async-free") {
         // Such a free does not wait for other streams' work.
         return defer(place, at, block);
     }
@@ -828,12 +831,22 @@ pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
     code
 }
 
-/// Serves `cuMemAllocAsync`. `None`: the driver is to serve.
-pub fn alloc_ordered(home: Current, bytes: u64, stream: Handle, caller: usize) -> Option<Result<Pointer, Code>> {
+/// Serves `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` from a `pool` of the driver's that ours stands in for. `None`: the
+/// driver is to serve.
+pub fn alloc_ordered(
+    home: Current,
+    bytes: u64,
+    stream: Handle,
+    pool: Option<Handle>,
+    caller: usize,
+) -> Option<Result<Pointer, Code>> {
     if !setting::settings().async_pool || (order::is_capturing(stream) && !broken("capture")) {
         return None;
     }
-    let place = place(home).filter(|place| !place.forward.load(Relaxed))?;
+    let place = place(home).filter(|place| match pool {
+        None => !place.elsewhere.load(Relaxed) && !place.opened.load(Relaxed),
+        Some(pool) => place.stands_in_for(pool),
+    })?;
     let from = place.ordered_pool()?;
     if place.ordered_in_limbo.load(Relaxed) {
         place.poll();
@@ -863,31 +876,115 @@ pub fn alloc_ordered(home: Current, bytes: u64, stream: Handle, caller: usize) -
     SERVED.fetch_add(1, Relaxed);
     let Current { context, device } = home;
     let caller = report::origin(caller);
-    ledger::write_in(at, Block { bytes, device, context, stream, kind: Kind::Async, caller, pooled: block.0 });
+    let kind = if pool.is_some() { Kind::FromPool } else { Kind::Async };
+    ledger::write_in(at, Block { bytes, device, context, stream, kind, caller, pooled: block.0 });
     Some(Ok(at))
 }
 
-/// The pool of ours that serves what this pool of the driver's would have.
-pub fn in_place_of(driver: Handle) -> Option<PoolId> {
-    let place = places().into_iter().find(|place| place.instead_of == driver && driver != 0)?;
-    if place.forward.load(Relaxed) { None } else { place.ordered_pool() }
+/// The pools of ours that serve what this pool of the driver's would have: one a context, the oldest first. Where the program
+/// asks before its first allocation, the current context's is opened now.
+pub fn in_place_of(driver: Handle) -> Vec<PoolId> {
+    let standing =
+        || places().into_iter().filter(|place| place.stands_in_for(driver)).filter_map(Place::ordered_pool).collect();
+    let mut pools: Vec<PoolId> = standing();
+    if pools.is_empty()
+        && let Some(home) = context::current()
+        && default_pool(home.device) == driver
+        && place(home).is_some()
+    {
+        pools = standing();
+    }
+    pools
 }
 
-/// Whether a device's stream-ordered allocations come from our pool: not while the program has set another.
-pub fn serve_ordered(device: i32, serve: bool) {
-    for place in places().into_iter().filter(|place| place.home.device == device) {
-        place.forward.store(!serve, Relaxed);
+/// A device's default pool of the driver's, 0 if it has none.
+fn default_pool(device: i32) -> Handle {
+    let mut pool: Handle = 0;
+    // SAFETY: the target is ours. A driver without pools answers with an error, and leaves null.
+    unsafe { driver::cuDeviceGetDefaultMemPool(&mut pool, device) };
+    pool
+}
+
+fn devices() -> i32 {
+    let mut count = 0;
+    // SAFETY: the target is ours.
+    unsafe { driver::cuDeviceGetCount(&mut count) };
+    count
+}
+
+/// Attributes of a pool that a program sets to stay, by the pool of the driver's and the attribute.
+static SET: Mutex<BTreeMap<(Handle, u32), u64>> = Mutex::new(BTreeMap::new());
+
+/// The program has set an attribute of a pool of the driver's: so it is with all that stand in for it, now and later.
+pub fn attribute_set(driver: Handle, attribute: u32, value: u64) {
+    const STAY: std::ops::RangeInclusive<u32> = 1..=4;
+    if !(0..devices()).any(|device| default_pool(device) == driver) {
+        return;
+    }
+    let standing = || places().into_iter().filter(|place| place.instead_of == driver);
+    if STAY.contains(&attribute) {
+        lock(&SET).insert((driver, attribute), value);
+        standing().for_each(Place::take_up_attributes);
+    } else {
+        for pool in standing().filter_map(Place::ordered_pool) {
+            // What can be set of these has been judged by the driver.
+            let _ = pool::set_attribute(pool, attribute, value);
+        }
     }
 }
 
-/// The program has opened a pool of the driver's to other devices.
-pub fn opened_to_others(driver: Handle) {
-    for place in places().into_iter().filter(|place| place.instead_of == driver) {
-        if !place.forward.swap(true, Relaxed) && setting::settings().async_pool {
-            setting::warn(
-                "the pool is opened to other devices: the driver serves stream-ordered allocations from here on",
-            );
+/// The program has given a device another pool, ended one, or opened one to other devices.
+pub fn pools_changed() {
+    places().into_iter().for_each(Place::take_up_standing);
+}
+
+impl Place {
+    /// What the program did to the device's pools before the place was there holds for it as well.
+    fn take_up(&self) {
+        if setting::settings().async_pool {
+            self.take_up_standing();
+            self.take_up_attributes();
         }
+    }
+
+    /// Asks the driver what ours stands in for.
+    fn take_up_standing(&self) {
+        // One asks while others wait, so that the last answer is the one that stays; nothing here calls back.
+        static ASKING: Mutex<()> = Mutex::new(());
+        let _one = lock(&ASKING);
+        let device = self.home.device;
+        let mut current = self.instead_of;
+        // SAFETY: the target is ours. A driver without pools answers with an error, and leaves it.
+        unsafe { driver::cuDeviceGetMemPool(&mut current, device) };
+        self.elsewhere.store(current != self.instead_of, Relaxed);
+        let reached = (0..devices()).filter(|other| *other != device).any(|other| {
+            let mut access = 0;
+            // SAFETY: the target and the place are ours. What cannot be asked has not been given.
+            unsafe { driver::cuMemPoolGetAccess(&mut access, self.instead_of, &driver::Location::device(other)) };
+            access != 0
+        });
+        if !self.opened.swap(reached, Relaxed) && reached {
+            static TOLD: AtomicBool = AtomicBool::new(false);
+            if !TOLD.swap(true, Relaxed) {
+                setting::warn("a device's default pool is open to other devices: the driver serves what comes from it");
+            }
+        }
+    }
+
+    /// Sets what the program has set.
+    fn take_up_attributes(&self) {
+        let set = lock(&SET);
+        let mut of_it = set.range((self.instead_of, 0)..=(self.instead_of, u32::MAX)).peekable();
+        let Some(pool) = of_it.peek().and_then(|_| self.ordered_pool()) else { return };
+        for (&(_, attribute), &value) in of_it {
+            // What the driver has taken is in range.
+            let _ = pool::set_attribute(pool, attribute, value);
+        }
+    }
+
+    /// Whether what is asked of this pool of the driver's is ours to serve and to answer.
+    fn stands_in_for(&self, driver: Handle) -> bool {
+        driver != 0 && self.instead_of == driver && !self.opened.load(Relaxed)
     }
 }
 
@@ -923,6 +1020,8 @@ pub struct Found {
     pub number: u64,
     /// It has a page of its own, which begins where it does.
     pub own_page: bool,
+    /// The driver's pool that it would have come from, 0 for plain memory.
+    pub of_pool: Handle,
 }
 
 /// What an address of ours is; `Err(())`: in a page of ours, but no live block's.
@@ -935,11 +1034,10 @@ pub fn find(at: Pointer) -> Option<Result<Found, ()>> {
     let base = at - offset;
     let Ok(info) = pool::info(id) else { return Some(Err(())) };
     // A block in limbo is live for its pool, and none for the program.
-    if !ledger::is_live(base) {
-        return Some(Err(()));
-    }
+    let Some(block) = ledger::at(base) else { return Some(Err(())) };
     let own_page = base == page && info.block_size == page_bytes;
-    Some(Ok(Found { base, bytes: info.requested, number: id.0, own_page }))
+    let of_pool = known(block.context).filter(|_| block.kind.ordered()).map_or(0, |place| place.instead_of);
+    Some(Ok(Found { base, bytes: info.requested, number: id.0, own_page, of_pool }))
 }
 
 /// Bytes of a device's pages that no block holds.

@@ -1,6 +1,6 @@
 //! What an address is: a block of ours answers for itself, and never shows the page that it lies in.
 
-use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED, Pointer, SUCCESS};
+use crate::driver::{Code, Handle, INVALID_VALUE, NOT_SUPPORTED, Pointer, SUCCESS};
 use crate::entry;
 use crate::pool::{self, Found};
 use crate::setting;
@@ -15,6 +15,8 @@ const RANGE_START: i32 = 11;
 const RANGE_SIZE: i32 = 12;
 /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: a bool.
 const IPC_CAPABLE: i32 = 10;
+/// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: a pool of the driver's.
+const POOL: i32 = 17;
 
 /// No memory's address: what the driver says of it, it would say of memory that has been freed.
 const UNKNOWN_ADDRESS: Pointer = 8;
@@ -65,6 +67,7 @@ unsafe fn overwrite(to: *mut c_void, attribute: i32, found: &Found) {
             BUFFER_ID => to.cast::<u64>().write(found.number | 1 << 63),
             RANGE_START => to.cast::<Pointer>().write(found.base),
             RANGE_SIZE => to.cast::<usize>().write(found.bytes as usize),
+            POOL => to.cast::<Handle>().write(found.of_pool),
             IPC_CAPABLE if !found.own_page => to.cast::<u8>().write(0),
             _ => {}
         }
