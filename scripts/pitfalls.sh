@@ -42,6 +42,7 @@ table=(
     "23 no lock is held across a call of the driver;no-lock;^no_lock_is_held_while"
     "24 first calls at once start once;one-start;^first_calls_at_once_start_once"
     "24 a second library beside ours;chain;^a_second_library_beside_ours_works$"
+    "a cancelled thread ends at a point of its own;cancellation;^a_cancellation_waits_for_the_programs_own_point.pool$"
     "24 the kill switch;kill-switch;^app.linked.legacy.off$"
     "a refused free leaves the block known;refused-free;^a_refused_free_leaves_the_block_known.pool$"
     "a free waits for another context's stream;other-contexts;^a_free_is_ordered_after_another"

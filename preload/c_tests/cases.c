@@ -925,6 +925,76 @@ static int another_context_current(void)
     return 0;
 }
 
+/* A thread whose cancellation is pending: it is not cancelled inside a call, nor is what it has asked for forgotten. */
+static void *cancelled(void *unused)
+{
+    CUdeviceptr p, q;
+    size_t available, total;
+    void *host;
+    int state, i;
+    (void)unused;
+    MUST(CALL(cuCtxSetCurrent)(shared));
+    pthread_cancel(pthread_self());
+    for (i = 0; i < 2; i++) {
+        MUST(CALL(cuMemAlloc)(&p, 1000));
+        if (getenv("SMP_REPORT_SIGNAL")) raise(SIGUSR2);
+        MUST(CALL(cuMemAllocAsync)(&q, 1000, 0));
+        MUST(CALL(cuMemGetInfo)(&available, &total));
+        MUST(CALL(cuMemFreeAsync)(q, 0));
+        MUST(CALL(cuMemFree)(p));
+        MUST(CALL(cuMemAllocHost)(&host, 1000));
+        MUST(CALL(cuMemFreeHost)(host));
+        /* Found as it was left, whichever way. */
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        CHECK(state == PTHREAD_CANCEL_ENABLE);
+        MUST(CALL(cuMemAlloc)(&p, 1000));
+        MUST(CALL(cuMemFree)(p));
+        pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+        CHECK(state == PTHREAD_CANCEL_DISABLE);
+    }
+    waiting = 1;
+    pthread_testcancel();
+    fprintf(stderr, "not cancelled\n");
+    exit(1);
+}
+
+static int cancellation(void)
+{
+    pthread_t thread;
+    CUdeviceptr p;
+    void *end = 0;
+    int i;
+    shared = driver_begin();
+    for (i = 0; i < 3; i++) {
+        waiting = 0;
+        CHECK(!pthread_create(&thread, 0, cancelled, 0));
+        CHECK(!pthread_join(thread, &end));
+        CHECK(waiting && end == PTHREAD_CANCELED);
+    }
+    MUST(CALL(cuMemAlloc)(&p, 1000));
+    MUST(CALL(cuMemFree)(p));
+    return 0;
+}
+
+/* The process is ended by such a thread. */
+static void *ending(void *unused)
+{
+    (void)unused;
+    pthread_cancel(pthread_self());
+    exit(7);
+}
+
+static int cancelled_exit(void)
+{
+    pthread_t thread;
+    CUdeviceptr p;
+    driver_begin();
+    MUST(CALL(cuMemAlloc)(&p, 1000));
+    CHECK(!pthread_create(&thread, 0, ending, 0));
+    pthread_join(thread, 0);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                                     \
@@ -961,5 +1031,7 @@ int main(int argc, char **argv)
     CASE(refused_frees)
     CASE(other_contexts_streams)
     CASE(another_context_current)
+    CASE(cancellation)
+    CASE(cancelled_exit)
     return 2;
 }

@@ -285,6 +285,20 @@ def memory_is_the_context_of_its_stream(program):
         same(f"what there is with {pools}", set(lines), {lines[0]})
 
 
+def a_cancellation_waits_for_the_programs_own_point(program, mode):
+    """Whatever our part of a call does: no thread is cancelled inside one, and each is at its own next point."""
+    path = os.path.join(OUT, f"cancelled.{os.getpid()}.%p")
+    reports = {"SMP_REPORT": f"{path}.json", "SMP_REPORT_SIGNAL": "1"}
+    traced = {"SMP_TRACE": f"{path}.gz", "SMP_ASYNC": "pool"}
+    for settings in ({}, reports, {"SMP_ASYNC": "pool", "SMP_FREE": "deferred"}, traced) if mode == "pool" else ({}, reports):
+        run([program, "cancellation"], {"SMP_MODE": mode, **settings})
+    path = os.path.join(OUT, f"ended.{os.getpid()}.json")
+    ended = run([program, "cancelled_exit"], {"SMP_MODE": mode, "SMP_REPORT": path}, check=False)
+    same("exit status", ended.returncode, 7)
+    with open(path) as file:
+        same("blocks in the report", json.load(file)["devices"][0]["blocks"], 1)
+
+
 def nothing_is_left_rather_than_less(program, mode):
     """What is charged may pass the limit by the padding of rows: then 0 bytes are free."""
     result = run([program, "padded"], {"SMP_MODE": mode, "SMP_LIMIT": "400000"})
