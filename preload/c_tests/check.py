@@ -463,6 +463,10 @@ def smp_run_sets_what_it_is_told(program, runner):
         same("limit in the report", json.load(file)["limit"], 10 << 20)
     same("exit status", run([runner, "sh", "-c", "exit 7"], preload=False, check=False).returncode, 7)
     same("no program", run([runner, "--limit", "1MiB"], preload=False, check=False).returncode, 2)
+    for option in ("--report", "--trace", "--limit", "--mode"):
+        none = run([runner, option, "--", "sh", "-c", "echo ran"], preload=False, check=False)
+        same(f"{option} without a value", (none.returncode, none.stdout), (2, ""))
+        same("what is said", none.stderr.startswith(f"smp-run: {option} needs a value"), True)
     bad = run([runner, "--limit", "10MB", "sh", "-c", "echo ran"], preload=False, check=False)
     same("a bad setting", (bad.returncode, bad.stdout), (2, ""))
     same("a bad setting is named", "SMP_LIMIT" in bad.stderr, True)

@@ -79,7 +79,11 @@ fn read(arguments: impl Iterator<Item = OsString>) -> Result<Asked, String> {
             None => (text.as_str(), None),
         };
         if let Some((_, variable)) = VALUES.iter().find(|(option, _)| *option == name) {
-            let value = value.or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"))?;
+            // What looks like an option is one, and `--` ends them: the value has been forgotten.
+            let meant = |word: &OsString| !word.as_encoded_bytes().starts_with(b"--");
+            let value = value.or_else(|| arguments.next().filter(meant)).ok_or_else(|| {
+                format!("{name} needs a value (one that begins with -- is written {name}=VALUE); see --help")
+            })?;
             run.variables.push((variable, value));
         } else if let Some((_, variable)) = SWITCHES.iter().find(|(option, _)| *option == text) {
             run.variables.push((variable, "1".into()));
@@ -227,6 +231,12 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused() {
         assert!(run(&["--limit"]).unwrap_err().contains("--limit needs a value"));
+        for (option, _) in VALUES {
+            let needs = format!("{option} needs a value");
+            assert!(run(&[option, "--", "./app"]).unwrap_err().starts_with(&needs));
+            assert!(run(&[option, "--check", "./app"]).unwrap_err().starts_with(&needs));
+        }
+        assert!(run(&["--report=--", "app"]).is_ok(), "what is meant can be written");
         assert!(run(&["--limits", "1", "app"]).unwrap_err().contains("unknown option --limits"));
         assert!(run(&["--check"]).unwrap_err().contains("no program"));
         assert!(run(&["--check=1", "app"]).unwrap_err().contains("unknown option"));
