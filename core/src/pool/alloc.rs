@@ -1247,10 +1247,11 @@ impl Request<'_> {
         let device = &*pool.device;
         let e = found.entry;
         let mut index = found.index;
-        let domain = block(index).stream();
-        if block(index).generation() >= GENERATION_LIMIT {
+        let mut b = block(index);
+        let domain = b.stream();
+        if b.generation() >= GENERATION_LIMIT {
             match renew(slow, shared, index) {
-                Some(fresh) => index = fresh,
+                Some(fresh) => (index, b) = (fresh, block(fresh)),
                 None => {
                     attach_any(slow, shared, pool, e, index, domain, shared.points.get(&index).cloned().as_deref());
                     return Err(out_of_records());
@@ -1258,13 +1259,13 @@ impl Request<'_> {
             }
         }
         let mut splits = 0;
-        if pool.entries[e].carves() && block(index).size() > self.need {
+        if pool.entries[e].carves() && b.size() > self.need {
             let points = if domain == MULTI { shared.points.remove(&index) } else { None };
-            match cut(index, block(index), self.need, &mut shared.stock) {
+            match cut(index, b, self.need, &mut shared.stock) {
                 Ok(rest) => {
-                    if let Some((rest, _)) = rest {
+                    if let Some((rest, r)) = rest {
                         splits = 1;
-                        attach_any(slow, shared, pool, e, rest, domain, points.as_deref());
+                        attach_rest(slow, shared, pool, e, (rest, r), domain, points.as_deref());
                     }
                 }
                 Err(()) => {
@@ -1276,7 +1277,6 @@ impl Request<'_> {
         if domain == MULTI {
             shared.points.remove(&index);
         }
-        let b = block(index);
         let bytes = b.size();
         let generation = b.generation() + 1;
         let mut flags = live_flags(found.reason as u64, self.align_log2);
@@ -1330,7 +1330,11 @@ impl Request<'_> {
                     }
                     order.submit(&STREAMS, slow.state(stream.slot()), 1, waits.into_iter().collect(), Some(&after));
                 }
-                let seq = order.submit(&STREAMS, slow.state(stream.slot()), 1, Points::default(), None);
+                let state = slow.state(stream.slot());
+                let seq = match state.push_ready(STREAMS.at(stream.slot()), 1) {
+                    Some(seq) => seq,
+                    None => order.submit(&STREAMS, state, 1, Points::default(), None),
+                };
                 b.set_stream(stream);
                 b.set_seq(seq);
                 seq
@@ -1431,6 +1435,31 @@ pub(crate) fn detach_any(slow: &mut Slow<'_>, shared: &mut PoolShared, pool: &Ar
                 Some(recents) if block(index).has(RECENT) => recents.remove(index),
                 _ => own.made_bins().remove(index),
             }
+        }
+    }
+}
+
+/// Puts what a cut left of a free block of `domain` where that was. (The block to its left is live, and the seam to its right is
+/// noted already.)
+#[inline(always)]
+fn attach_rest(
+    slow: &mut Slow<'_>,
+    shared: &mut PoolShared,
+    pool: &Arc<Pool>,
+    e: usize,
+    (rest, r): (u32, &Block),
+    domain: StreamRef,
+    points: Option<&[At]>,
+) {
+    match domain {
+        OBSERVED if !(pool.entries[e].kind == Kind::Cuda && r.has(UNUSED)) => {
+            shared.entries[e].observed.insert_out_of_line(rest, r);
+        }
+        OBSERVED | MULTI => attach_any(slow, shared, pool, e, rest, domain, points),
+        stream => {
+            let own = &mut slow.cache(stream.slot(), pool).entries[e];
+            own.whole |= r.has(WHOLE);
+            own.bins_to_fill(pool, e, stream).insert_out_of_line(rest, r);
         }
     }
 }

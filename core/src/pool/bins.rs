@@ -574,6 +574,19 @@ impl Bins {
         while self.count > 0
             && let Some(found) = self.occupied.next(c)
         {
+            c = found + 1;
+            // (Mostly there is one.)
+            let root = self.roots[found];
+            let b = block(root);
+            if b.is_leaf() {
+                if b.seq() <= seq {
+                    self.close(Hole(found));
+                    self.count -= 1;
+                    self.bytes -= b.size();
+                    taken(root);
+                }
+                continue;
+            }
             loop {
                 let node = any_upto(self.roots[found], seq);
                 if node == NIL {
@@ -582,7 +595,6 @@ impl Bins {
                 self.remove(node);
                 taken(node);
             }
-            c = found + 1;
         }
     }
 

@@ -223,8 +223,11 @@ fn follows(state: &StreamState, owner: StreamRef, other: &Stream<Caches>, seq: u
 /// needed. `None`: nothing was done.
 #[inline(never)]
 fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<Caches>, key: u64) -> Option<()> {
-    let pool = {
-        let state = record.state.lock();
+    // (Let go last: with the last of its references goes what locks streams.)
+    let pool: Arc<Pool>;
+    let mut guard = record.state.lock();
+    pool = {
+        let state = &*guard;
         let owner = b.stream();
         if !state.is_ready_for(key) || owner == state.me || matches!(owner, OBSERVED | MULTI | HOST) {
             return None;
@@ -235,7 +238,16 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
         }
         cache.pool.clone()
     };
-    let _slow = pool.device.slow.lock();
+    // (Who holds the slow lock may wait for the stream's.)
+    let _slow = match pool.device.slow.try_lock() {
+        Some(slow) => slow,
+        None => {
+            drop(guard);
+            let slow = pool.device.slow.lock();
+            guard = record.state.lock();
+            slow
+        }
+    };
     // A large block that is handed over stays whole.
     let whole = pool.entries[0].stays_whole(b.size());
     {
@@ -246,7 +258,6 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
         }
         own.whole |= whole;
     }
-    let mut guard = record.state.lock();
     let state = &mut *guard;
     let owner = b.stream();
     if owner == state.me || matches!(owner, OBSERVED | MULTI | HOST) {

@@ -936,7 +936,7 @@ impl Request<'_> {
             if !swept {
                 swept = true;
                 release::sweep_periods(&mut slow, pool);
-                if !slow.leaving.is_empty() {
+                if slow.has_leaving() {
                     // The device is asked to take them back as the locks go.
                     continue;
                 }

@@ -164,7 +164,7 @@ fn release_page(
             b.set_stream(HOST);
             gone.push((index, points));
         }
-        slow.leaving.push(Leaving { pool: pool.clone(), entry: e, slot, bytes, grant, blocks: gone });
+        slow.leave(Leaving { pool: pool.clone(), entry: e, slot, bytes, grant, blocks: gone });
         return Some(bytes);
     }
     let answer = device.source.release(grant, bytes);
@@ -401,10 +401,12 @@ pub(crate) fn forget_executed(slow: &mut Slow<'_>, answers: &[At]) {
 /// Does something to every pool of the device, in order of creation, of which each may be gone after.
 fn each_pool(device: &Device, mut act: impl FnMut(&Arc<Pool>)) {
     let mut at = 0;
-    loop {
-        let Some(pool) = device.pools.lock().get(at).cloned() else { return };
+    let mut next = device.pools.lock().get(at).cloned();
+    while let Some(pool) = next {
         act(&pool);
-        at += usize::from(device.pools.lock().get(at).is_some_and(|here| here.id == pool.id));
+        let pools = device.pools.lock();
+        at += usize::from(pools.get(at).is_some_and(|here| here.id == pool.id));
+        next = pools.get(at).cloned();
     }
 }
 
@@ -507,7 +509,7 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
     state.attach.stock.give_back();
     record.forget();
     device.order.streams.lock().remove(&stream);
-    slow.forgotten.push(native);
+    slow.forget(native);
     for cache in caches.into_iter().flatten() {
         let pool = cache.pool.clone();
         // Before the slot goes back: it may become another device's stream, whose lock is not ours to take.

@@ -224,14 +224,25 @@ pub(crate) struct Room {
     pub(crate) bytes: u64,
     /// The pool's list of who has room names this stream.
     pub(crate) listed: bool,
+    /// It has handed some over since it lacked any itself.
+    lent: bool,
 }
 
 impl Room {
-    /// Hands over what another lacks, and half of what is left beyond, so that the two do not take turns.
+    /// Hands over what another lacks, and half of what is left beyond, so that the two do not take turns; all of it if that was done
+    /// before and not made good since, so that who lacks more and more does not come each time.
     pub(crate) fn part_with(&mut self, missing: u64) -> u64 {
-        let part = if self.bytes > missing { missing + (self.bytes - missing) / 2 } else { self.bytes };
-        self.bytes -= part;
+        let beyond = self.bytes.saturating_sub(missing);
+        let kept = if std::mem::replace(&mut self.lent, true) { 0 } else { beyond / 2 };
+        let part = self.bytes - kept;
+        self.bytes = kept;
         part
+    }
+
+    /// Takes what others have handed over.
+    fn take(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.lent = false;
     }
 }
 
@@ -623,7 +634,7 @@ fn widen(pool: &Pool, mark: usize, room: &mut Room, slot: u32, bytes: u64) -> bo
         } else {
             list.swap_remove(at);
         }
-        room.bytes += part;
+        room.take(part);
         missing = missing.saturating_sub(part);
     }
     let enough = missing == 0 || !passed_over;
@@ -654,8 +665,8 @@ pub(crate) fn widen_both(pool: &Pool, entry: usize, own: &mut Room, all: &mut Ro
             let Some(mut guard) = STREAMS.at(other).state.try_lock() else { continue };
             let missing = [bytes - own.bytes, bytes.saturating_sub(all.bytes)];
             let (parts, listed) = guard.attach.part_with_both(pool, entry, missing);
-            own.bytes += parts[0];
-            all.bytes += parts[1];
+            own.take(parts[0]);
+            all.take(parts[1]);
             if !listed {
                 at -= 1;
                 list.swap_remove(at);
@@ -725,8 +736,11 @@ impl Caches {
                 let (own, all) = (&mut cache.entries[entry].room, &mut cache.room);
                 let part = |room: &mut Room, missing| if missing > 0 { room.part_with(missing) } else { 0 };
                 let parts = [part(own, missing[0]), part(all, missing[1])];
-                own.listed = own.bytes > 0;
-                (parts, own.listed)
+                let listed = own.bytes > 0;
+                own.listed = listed;
+                // What is left serves it the quick way still.
+                cache.make_ready();
+                (parts, listed)
             }
             _ => ([0, 0], false),
         }
@@ -1425,8 +1439,6 @@ impl order::Progress for Device {
 pub(crate) struct Slow<'a> {
     pub(crate) device: &'a Device,
     slow: Option<SlowGuard<'a>>,
-    /// Pages on their way back to the device, which is asked when the locks are free.
-    pub(crate) leaving: Vec<Leaving>,
     /// The first streams that were locked, and their slots.
     first: [Option<StreamGuard>; FEW],
     slots: [u32; FEW],
@@ -1436,8 +1448,16 @@ pub(crate) struct Slow<'a> {
     near: [u8; 16],
     /// The others.
     others: Option<Box<Others>>,
-    /// What forgotten streams had recorded: let go after the locks, since a driver may be told of it.
-    pub(crate) forgotten: Vec<NativeStream>,
+    /// What is to be done when the locks are free; mostly nothing.
+    after: Option<Box<After>>,
+}
+
+#[derive(Default)]
+struct After {
+    /// Pages on their way back to the device, which is asked then.
+    leaving: Vec<Leaving>,
+    /// What forgotten streams had recorded: let go then, since a driver may be told of it.
+    forgotten: Vec<NativeStream>,
 }
 
 /// Many locked streams, and where among them a slot is.
@@ -1469,11 +1489,35 @@ pub(crate) struct Leaving {
 impl Drop for Slow<'_> {
     /// No lock is held while a driver is asked to take pages back. `Pool::shared` is not held by whoever drops this with
     /// pages leaving.
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.leaving.is_empty() {
-            return;
+        if self.has_leaving() {
+            self.let_go();
         }
-        let leaving = std::mem::take(&mut self.leaving);
+    }
+}
+
+impl Slow<'_> {
+    /// Some pages are on their way back.
+    #[inline(always)]
+    pub(crate) fn has_leaving(&self) -> bool {
+        self.after.as_ref().is_some_and(|after| !after.leaving.is_empty())
+    }
+
+    /// A page leaves when the locks are free.
+    pub(crate) fn leave(&mut self, page: Leaving) {
+        self.after.get_or_insert_default().leaving.push(page);
+    }
+
+    /// What a forgotten stream had recorded is let go when the locks are free.
+    pub(crate) fn forget(&mut self, native: NativeStream) {
+        self.after.get_or_insert_default().forgotten.push(native);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn let_go(&mut self) {
+        let leaving = self.after.as_mut().map(|after| std::mem::take(&mut after.leaving)).unwrap_or_default();
         self.first = Default::default();
         (self.slots, self.few) = ([NO_STREAM; FEW], 0);
         self.others = None;
@@ -1550,20 +1594,19 @@ impl<'a> Slow<'a> {
         Slow {
             device,
             slow: Some(lock_slow(&device.slow)),
-            leaving: Vec::new(),
             first: Default::default(),
             slots: [NO_STREAM; FEW],
             few: 0,
             near: [0; 16],
             others: None,
-            forgotten: Vec::new(),
+            after: None,
         }
     }
 
     /// Bytes of the pool's (the entry's) pages that are on their way back.
     pub(crate) fn leaving_bytes(&self, pool: &Pool, entry: Option<usize>) -> u64 {
         let ours = |page: &&Leaving| page.pool.id == pool.id && entry.is_none_or(|entry| entry == page.entry);
-        self.leaving.iter().filter(ours).map(|page| page.bytes).sum()
+        self.after.iter().flat_map(|after| &after.leaving).filter(ours).map(|page| page.bytes).sum()
     }
 
     /// Locks a stream's slot (once) and gives its state.
@@ -1857,7 +1900,10 @@ impl<'a> Slow<'a> {
                 Some(stream) => self.cache(stream.slot(), pool).room(mark),
                 None => shared.room(mark),
             };
-            room.bytes = room.bytes + got - bytes;
+            if got > 0 {
+                room.take(got);
+            }
+            room.bytes -= bytes;
             if room.bytes > 0 {
                 list_room(pool, mark, room, stream.map_or(NO_STREAM, StreamRef::slot));
             }
@@ -1886,7 +1932,9 @@ impl<'a> Slow<'a> {
         let cache = self.cache(stream.slot(), pool);
         cache.stand_aside();
         for (at, room) in [&mut cache.entries[entry].room, &mut cache.room].into_iter().enumerate() {
-            room.bytes += got[at];
+            if got[at] > 0 {
+                room.take(got[at]);
+            }
             if room.bytes > 0 {
                 list_room(pool, marks[at], room, stream.slot());
             }

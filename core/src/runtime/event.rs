@@ -195,8 +195,12 @@ fn destroy_of(named: Option<&Device>, event: EventId, mut act: Act<'_>) -> Resul
 
 /// Records the event on a stream (`cuEventRecord`): it stands for everything submitted there so far. Recording again
 /// replaces the point. `device` says whose default stream is meant and may be null beside a created stream.
+#[inline]
 pub fn record(device: DeviceId, event: EventId, stream: StreamId) -> Result<Point> {
-    record_by(device, event, stream, Act::Do)
+    match record_ready(device, event, stream) {
+        Some(at) => Ok(at.point()),
+        None => record_rest(device, event, stream, &mut Act::Do),
+    }
 }
 
 /// As [`record`], done by `act`. On CUDA an event of the caller's becomes known by this; on a capturing stream the record

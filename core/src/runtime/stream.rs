@@ -298,22 +298,36 @@ const MOST_OPERATIONS: u64 = 1 << 61;
 ///
 /// # Errors
 /// [`Status::InvalidValue`] if `count` is 0 or above 2^32, or the stream has had 2^61 operations.
+#[inline(always)]
 pub fn submit(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
-    if count == 0 || count > 1 << 32 {
-        return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
+    match submit_ready(device, stream, count) {
+        Some(last) => Ok(last),
+        None => submit_rest(device, stream, count),
     }
-    if let Some((record, mut state)) = ready_stream(device, stream)
-        && state.submitted < MOST_OPERATIONS
-        && let Some(first) = state.push_ready(record, count)
-    {
-        return Ok(first + count - 1);
+}
+
+/// How much may be submitted by one call.
+const MOST_AT_ONCE: u64 = 1 << 32;
+
+/// [`submit`] the short way. `None`: nothing was done.
+#[inline(always)]
+fn submit_ready(device: DeviceId, stream: StreamId, count: u64) -> Option<u64> {
+    if count.wrapping_sub(1) >= MOST_AT_ONCE {
+        return None;
     }
-    submit_rest(device, stream, count)
+    let (record, mut state) = ready_stream(device, stream)?;
+    if state.submitted >= MOST_OPERATIONS {
+        return None;
+    }
+    state.push_ready(record, count).map(|first| first + count - 1)
 }
 
 /// The rest of [`submit`], after the short way.
 #[inline(never)]
 fn submit_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
+    if count == 0 || count > MOST_AT_ONCE {
+        return Err(Error::new(Status::InvalidValue, format_args!("count: {count} is not from 1 to 2^32")));
+    }
     let (device, stream) = resolve_both(device, stream)?;
     super::model_only(&device)?;
     let _serial = device.enter();
@@ -327,6 +341,7 @@ fn submit_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 }
 
 /// Runs up to `count` further operations of a stream of the model device; stops at an unmet wait. Returns how many ran.
+#[inline]
 pub fn advance(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     if let Some((record, mut state)) = ready_stream(device, stream) {
         // Nobody waits for it, so nothing else moves with it.
@@ -351,8 +366,12 @@ fn advance_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
 
 /// Makes what is submitted to `stream` from now on wait for the event's last record (`cuStreamWaitEvent`). A
 /// never-recorded event counts as complete.
+#[inline]
 pub fn wait_event(device: DeviceId, stream: StreamId, event: EventId) -> Result<()> {
-    wait_event_by(device, stream, event, Act::Do)
+    if wait_ready(device, stream, event) {
+        return Ok(());
+    }
+    wait_rest(device, stream, event, &mut Act::Do)
 }
 
 /// As [`wait_event`], done by `act`. On CUDA an event the library has not seen recorded orders nothing it knows of, and a
