@@ -8,6 +8,7 @@ use super::block::{
 use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::front::Front;
+use super::observed;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
@@ -289,7 +290,8 @@ pub fn alloc_missed(missed: Missed, pool: PoolId, size: u64, stream: StreamId) -
     }
     match STREAMS.get(handle::slot(stream.0)) {
         Some(record) => {
-            if let Some(done) = fast(pool, size, record, stream.0, missed.lock(record)) {
+            let done = fast(pool, size, record, stream.0, missed.lock(record));
+            if let Some(done) = done.or_else(|| observed::serve(pool, size, record, stream.0)) {
                 return Ok(done);
             }
         }
@@ -340,7 +342,7 @@ fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<Allocat
         return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?
-        && let Some(done) = hot(pool, size, record, key)
+        && let Some(done) = hot(pool, size, record, key).or_else(|| observed::serve(pool, size, record, key))
     {
         if record.watch.load(Relaxed) & native::OWES != 0 {
             facts.after_call(pool_slot, stream, false);

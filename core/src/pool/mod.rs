@@ -17,6 +17,7 @@ mod fresh;
 mod front;
 mod internal;
 mod mapped;
+mod observed;
 pub mod observer;
 mod page;
 mod pointers;

@@ -2232,7 +2232,7 @@ impl EntryCache {
 /// Cuts `need` bytes off a block that was lifted out of `bins`; what is left takes its place there. If `permit` does not let it, or
 /// there is no record left, it goes back.
 #[inline(always)]
-fn cut_lifted(
+pub(super) fn cut_lifted(
     bins: &mut Bins,
     counts: &mut Counts,
     ((index, b), own, hole): Lifted,
