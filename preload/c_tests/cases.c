@@ -488,7 +488,10 @@ static void serve(const char *when)
 static int chosen_pool(void)
 {
     CUcontext first = driver_begin(), second;
+    CUmemLocation here;
     pools_begin();
+    here.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    here.id = 0;
     MUST(CALL(cuDeviceSetMemPool)(0, mine));
     serve("from the beginning");
     MUST(CALL(cuCtxCreate)(&second, 0, 0, 0));
@@ -497,8 +500,12 @@ static int chosen_pool(void)
     serve("given back");
     MUST(CALL(cuCtxSetCurrent)(first));
     serve("in the first context");
-    MUST(CALL(cuDeviceSetMemPool)(0, mine));
+    /* By the other call, which CUDA 13 brought. */
+    MUST(CALL(cuMemSetMemPool)(&here, CU_MEM_ALLOCATION_TYPE_PINNED, mine));
     serve("chosen again");
+    MUST(CALL(cuMemSetMemPool)(&here, CU_MEM_ALLOCATION_TYPE_PINNED, whole));
+    serve("given back again");
+    MUST(CALL(cuDeviceSetMemPool)(0, mine));
     MUST(CALL(cuMemPoolDestroy)(mine));
     serve("destroyed");
     return 0;

@@ -416,7 +416,7 @@ def same_by_our_pools(program, case, served):
 
 def a_pool_that_the_program_chooses_serves(program):
     """From the first allocation on, in every context, and until it is chosen no more: then ours serve again."""
-    same_by_our_pools(program, "chosen_pool", 3)
+    same_by_our_pools(program, "chosen_pool", 4)
 
 
 def a_pool_that_is_open_to_other_devices_is_the_drivers(program):

@@ -20,7 +20,7 @@
     F(cuMemAlloc) F(cuMemFree) F(cuMemGetInfo) F(cuMemGetAddressRange) F(cuPointerGetAttribute)                        \
     F(cuMemAllocAsync) F(cuMemFreeAsync) F(cuMemAllocFromPoolAsync) F(cuDeviceGetDefaultMemPool)                       \
     F(cuDeviceGetMemPool) F(cuMemPoolCreate) F(cuMemPoolDestroy) F(cuMemPoolTrimTo)                                    \
-    F(cuMemPoolGetAttribute) F(cuMemPoolSetAttribute) F(cuDeviceSetMemPool) F(cuMemPoolSetAccess)                      \
+    F(cuMemPoolGetAttribute) F(cuMemPoolSetAttribute) F(cuDeviceSetMemPool) F(cuMemPoolSetAccess) F(cuMemSetMemPool)   \
     F(cuMemAllocHost) F(cuMemHostAlloc) F(cuMemFreeHost)                                                               \
     F(cuMemcpyHtoD) F(cuMemcpyDtoH) F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)                     \
     F(cuMemsetD8) F(cuMemsetD8Async) F(cuMemsetD32Async)                                                               \

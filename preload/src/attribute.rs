@@ -111,6 +111,20 @@ pub unsafe fn set_pool(real: unsafe fn(i32, Handle) -> Code, device: i32, given:
     changing(|| unsafe { real(device, given) })
 }
 
+/// `cuMemSetMemPool`, which says so by a location and a kind of memory.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn set_pool_at(
+    real: unsafe fn(*mut c_void, u32, Handle) -> Code,
+    location: *mut c_void,
+    kind: u32,
+    given: Handle,
+) -> Code {
+    // SAFETY: the program's arguments.
+    changing(|| unsafe { real(location, kind, given) })
+}
+
 /// `cuMemPoolDestroy`: where the pool was a device's current one, that is the default one again.
 ///
 /// # Safety

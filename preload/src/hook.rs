@@ -289,6 +289,8 @@ hooks! {
     POOL_DESTROY cuMemPoolDestroy = "cuMemPoolDestroy" 11020 legacy Async (of: Handle) => attribute::destroy;
     SET_POOL cuDeviceSetMemPool = "cuDeviceSetMemPool" 11020 legacy Async
         (device: i32, pool: Handle) => attribute::set_pool;
+    SET_POOL_AT cuMemSetMemPool = "cuMemSetMemPool" 13000 legacy Async
+        (location: *mut c_void, kind: u32, pool: Handle) => attribute::set_pool_at;
 
     MEMCPYHTOD cuMemcpyHtoD_v2 = "cuMemcpyHtoD" 3020 legacy Check
         (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
