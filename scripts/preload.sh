@@ -31,6 +31,16 @@ cp "$cargo_out/libsimcuda.so" "$tree/driver/libcuda.so.1"
 gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Iinclude examples/replay/replay.c -o "$tree/replay" \
     "$cargo_out/libsmp.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl
 
+# What is thread-local in it is taken from the stack of each thread of the program, which may be small.
+thread_local=$(readelf -lW "$cargo_out/libsmp_preload.so" | awk '$1 == "TLS" {print $6}')
+[ $((thread_local)) -le 1024 ] || die "libsmp_preload.so takes $((thread_local)) bytes of each thread's stack"
+gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Iinclude c_tests/test_stacks.c -o "$tree/test_stacks" \
+    "$cargo_out/libsmp.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl
+for mode in off count; do
+    SMP_MODE=$mode LD_PRELOAD="$cargo_out/libsmp_preload.so" "$tree/test_stacks" smallest ||
+        die "a thread with a small stack does not start under libsmp_preload.so"
+done
+
 options=(-DPRELOAD="$cargo_out/libsmp_preload.so" -DDRIVER="$tree/driver" -DCUDA_INCLUDE="$cuda"
     -DSMP_RUN="$cargo_out/smp-run" -DREPLAY="$tree/replay" -DNVCC="$cuda/../bin/nvcc" -DPACKAGES="$site"
     -DLIBSMP="$cargo_out/libsmp.so" -DSEEDS="${SEEDS:-100}")

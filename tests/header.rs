@@ -71,6 +71,17 @@ fn library_is_named_by_its_minor_version_and_is_never_unloaded() {
     assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
 
+/// What is thread-local in a library that a program starts with is taken from the stack of each of its threads, and a stack too small for
+/// it is refused.
+#[test]
+fn library_takes_at_most_a_kibibyte_of_each_threads_stack() {
+    let headers = output("readelf", &["-lW"], &library());
+    let line = headers.lines().map(str::trim).find(|line| line.starts_with("TLS ")).expect("a segment TLS");
+    let bytes = line.split_whitespace().nth(5).expect("its size in memory");
+    let bytes = u64::from_str_radix(bytes.trim_start_matches("0x"), 16).expect("hexadecimal");
+    assert!(bytes <= 1024, "{bytes} bytes: {line}");
+}
+
 #[test]
 fn header_and_library_have_the_packages_version() {
     let number = |name: &str| -> u32 {

@@ -9,7 +9,7 @@ use super::registry::POOLS;
 use super::{driver, read_live, state};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{
     Ordering::{Acquire, Relaxed},
     fence,
@@ -17,10 +17,25 @@ use std::sync::atomic::{
 
 const SEEN_LOG2: u32 = 11;
 
+/// The allocations that a thread last saw at pointers, by a few of the pointers' bits: handles, which may be old or another
+/// pointer's. (A thread's own, so that threads do not write to the same cache lines.)
+type Seen = [Cell<u64>; 1 << SEEN_LOG2];
+
 thread_local! {
-    /// The allocations that this thread last saw at pointers, by a few of the pointers' bits: handles, which may be old or another
-    /// pointer's. (A thread's own, so that threads do not write to the same cache lines.)
-    static SEEN: [Cell<u64>; 1 << SEEN_LOG2] = const { [const { Cell::new(0) }; 1 << SEEN_LOG2] };
+    /// Made when first written to: what is thread-local in itself is taken from the stack of each thread of the program, which may be
+    /// small.
+    static SEEN: OnceCell<Box<Seen>> = const { OnceCell::new() };
+}
+
+/// The thread's table, unless memory is short.
+#[cold]
+#[inline(never)]
+fn make_seen(seen: &OnceCell<Box<Seen>>) -> Option<&Seen> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(1 << SEEN_LOG2).ok()?;
+    table.resize(1 << SEEN_LOG2, Cell::new(0));
+    let table = table.into_boxed_slice().try_into().ok()?;
+    Some(seen.get_or_init(|| table))
 }
 
 /// The place in [`SEEN`] of a pointer.
@@ -34,7 +49,7 @@ fn place_of(pointer: u64) -> usize {
 #[inline(always)]
 fn seen_at(device: &state::Device, pointer: u64) -> Option<AllocationId> {
     // (A thread that is ending has forgotten.)
-    let bits = SEEN.try_with(|seen| seen[place_of(pointer)].get()).ok()?;
+    let bits = SEEN.try_with(|seen| Some(seen.get()?[place_of(pointer)].get())).ok()??;
     let (index, generation) = handle::decode(handle::Kind::Allocation, bits)?;
     let b = BLOCKS.get(index)?;
     let live = || b.generation() == generation && b.has(LIVE);
@@ -51,7 +66,11 @@ fn seen_at(device: &state::Device, pointer: u64) -> Option<AllocationId> {
 /// What pointer-returning calls give for an allocation: 0 if the handle is bad.
 pub fn pointer(allocation: AllocationId) -> u64 {
     let pointer = read_live(allocation, |_, b| pointer_of(b)).unwrap_or(0);
-    let _ = SEEN.try_with(|seen| seen[place_of(pointer)].set(allocation.0));
+    let _ = SEEN.try_with(|seen| {
+        if let Some(seen) = seen.get().map(|seen| &**seen).or_else(|| make_seen(seen)) {
+            seen[place_of(pointer)].set(allocation.0);
+        }
+    });
     pointer
 }
 
