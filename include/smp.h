@@ -22,6 +22,8 @@
  *   stream's order. The legacy default stream is NULL or SMP_STREAM_LEGACY, the calling thread's default stream
  *   SMP_STREAM_PER_THREAD; which device's is meant follows from the device, pool or allocation beside it.
  * - Callbacks take `void *user` first and must neither throw nor longjmp.
+ * - No function is a cancellation point (pthread_cancel, deferred): a cancellation takes effect at the program's own next one.
+ *   Callbacks, too, run with cancellation put off.
  */
 
 #ifndef SMP_H

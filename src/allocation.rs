@@ -4,7 +4,7 @@
 //! need is a function without calls.
 
 use crate::boundary::{
-    Attempt, Out, answer, attempt, call, flags, invalid, null, read, reserved, sized, text, text_field,
+    Attempt, Out, answer, attempt, flags, frequent, invalid, null, read, reserved, sized, text, text_field,
 };
 use crate::handle::{Handle, per_thread, smp_allocation, smp_device, smp_pool, smp_stream};
 use crate::status::{remember, smp_status};
@@ -203,7 +203,7 @@ pub extern "C" fn smp_free_async(allocation: smp_allocation, stream: smp_stream)
 /// smp_free_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_async_ptsz(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    call(|| pool::free_async(allocation.id(), per_thread(stream).id()))
+    frequent(|| pool::free_async(allocation.id(), per_thread(stream).id()))
 }
 
 /// Frees an allocation in host order: after everything submitted to the device so far, on whatever stream.
@@ -211,7 +211,7 @@ pub extern "C" fn smp_free_async_ptsz(allocation: smp_allocation, stream: smp_st
 /// Errors: SMP_ERROR_INVALID_HANDLE; SMP_ERROR_FREED if it was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free(allocation: smp_allocation) -> smp_status {
-    call(|| pool::free(allocation.id()))
+    frequent(|| pool::free(allocation.id()))
 }
 
 /// As smp_alloc_async, giving the pointer. Raw pointers cannot carry the handles' promise once their memory is reused.
@@ -249,13 +249,13 @@ pub unsafe extern "C" fn smp_alloc_ptr_async_ptsz(
 /// smp_free_async.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_ptr_async(device: smp_device, ptr: *mut c_void, stream: smp_stream) -> smp_status {
-    call(|| free_ptr(device, ptr, stream))
+    frequent(|| free_ptr(device, ptr, stream))
 }
 
 /// smp_free_ptr_async as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_ptr_async_ptsz(device: smp_device, ptr: *mut c_void, stream: smp_stream) -> smp_status {
-    call(|| free_ptr(device, ptr, per_thread(stream)))
+    frequent(|| free_ptr(device, ptr, per_thread(stream)))
 }
 
 /// As smp_free, by pointer: the model address, or what an allocation's pointer is. Null is freed by doing nothing.
@@ -263,7 +263,7 @@ pub extern "C" fn smp_free_ptr_async_ptsz(device: smp_device, ptr: *mut c_void, 
 /// Errors: SMP_ERROR_INVALID_VALUE if `ptr` is not the start of a live allocation of this device; else as smp_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_free_ptr(device: smp_device, ptr: *mut c_void) -> smp_status {
-    call(|| match starting_at(device, ptr)? {
+    frequent(|| match starting_at(device, ptr)? {
         Some(allocation) => pool::free(allocation),
         None => Ok(()),
     })
@@ -274,7 +274,7 @@ pub extern "C" fn smp_free_ptr(device: smp_device, ptr: *mut c_void) -> smp_stat
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_allocation_ptr(allocation: smp_allocation) -> *mut c_void {
     let mut pointer = 0;
-    match call(|| {
+    match frequent(|| {
         pointer = pool::pointer(allocation.id());
         Ok(())
     }) {
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn smp_allocation_get_info(
     allocation: smp_allocation,
     out: *mut smp_allocation_info,
 ) -> smp_status {
-    call(|| {
+    frequent(|| {
         // SAFETY: null or a struct of the size it states.
         let out = unsafe { Out::new(out, "out") }?;
         let info = pool::info(allocation.id())?;
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn smp_allocation_find(
     out: *mut smp_allocation,
     offset: *mut u64,
 ) -> smp_status {
-    call(|| {
+    frequent(|| {
         let (found, at) = pool::find(device.id(), ptr.addr() as u64)?;
         // SAFETY: each is null or the caller's to write.
         unsafe {
@@ -358,13 +358,13 @@ pub unsafe extern "C" fn smp_allocation_find(
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_FREED; SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE for the stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_allocation_add_user(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    call(|| pool::add_user(allocation.id(), stream.id()))
+    frequent(|| pool::add_user(allocation.id(), stream.id()))
 }
 
 /// smp_allocation_add_user as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_allocation_add_user_ptsz(allocation: smp_allocation, stream: smp_stream) -> smp_status {
-    call(|| pool::add_user(allocation.id(), per_thread(stream).id()))
+    frequent(|| pool::add_user(allocation.id(), per_thread(stream).id()))
 }
 
 /// Has the allocation executed on its own stream?
@@ -573,7 +573,7 @@ extern "C" fn free_recent(
 #[inline(never)]
 #[allow(improper_ctypes_definitions)]
 extern "C" fn free_emptied(locked: pool::Locked, live: pool::Live) -> smp_status {
-    call(|| {
+    frequent(|| {
         pool::free_emptied(locked, live);
         Ok(())
     })
@@ -599,7 +599,7 @@ extern "C" fn free_page(
 #[inline(never)]
 #[allow(improper_ctypes_definitions)]
 extern "C" fn free_missed(allocation: smp_allocation, stream: smp_stream, missed: pool::Missed) -> smp_status {
-    call(|| pool::free_missed(missed, allocation.id(), stream.id()))
+    frequent(|| pool::free_missed(missed, allocation.id(), stream.id()))
 }
 
 /// smp_free_async by its short way `quick`.
@@ -641,7 +641,7 @@ unsafe fn allocate(out: *mut smp_allocation, body: impl FnOnce() -> Result<Alloc
         return refuse_null_out();
     }
     let mut allocation = ptr::null_mut();
-    let status = call(|| {
+    let status = frequent(|| {
         allocation = smp_allocation::of(body()?);
         Ok(())
     });
@@ -696,7 +696,7 @@ unsafe fn allocate_ptr(pool: smp_pool, size: u64, stream: smp_stream, out: *mut 
         return refuse_null_out();
     }
     let mut pointer = ptr::null_mut();
-    let status = call(|| {
+    let status = frequent(|| {
         let allocation = pool::alloc_async(pool.id(), size, stream.id())?;
         pointer = ptr::with_exposed_provenance_mut(pool::pointer(allocation) as usize);
         Ok(())

@@ -1,14 +1,22 @@
 //! What every entry shares: catching panics, null checks, and structs whose size the caller states.
 
 use crate::status::{remember, smp_status};
-use smp_core::{Error, Result, Status};
+use smp_core::{Error, Result, Status, cancel};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs an entry's body: no panic passes, and a failure is remembered for this thread.
+/// Runs an entry's body: no panic passes, no cancellation takes effect in it, and a failure is remembered for this thread.
 #[inline(always)]
 pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> smp_status {
+    let _held = cancel::hold();
+    frequent(body)
+}
+
+/// As [`call`], for what programs call all the time: what writes, sleeps, asks the driver or calls the program back in there puts
+/// cancellation off for itself.
+#[inline(always)]
+pub(crate) fn frequent(body: impl FnOnce() -> Result<()>) -> smp_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => smp_status::SMP_SUCCESS,
         Ok(Err(error)) => failed(error),
@@ -16,7 +24,8 @@ pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> smp_status {
     }
 }
 
-/// Runs the part of an entry that serves most calls: what it misses is left to the caller, as is a panic's status.
+/// Runs the part of an entry that serves most calls: what it misses is left to the caller, as is a panic's status. It comes to no
+/// cancellation point.
 ///
 /// # Errors
 /// What the body missed, or the status of its panic.
@@ -35,7 +44,7 @@ pub(crate) enum Attempt<M> {
     Failed(smp_status),
 }
 
-/// As [`call`], for bodies that answer with a status.
+/// As [`frequent`], for bodies that answer with a status.
 #[inline(always)]
 pub(crate) fn answer(body: impl FnOnce() -> Result<Status>) -> smp_status {
     match catch_unwind(AssertUnwindSafe(body)) {

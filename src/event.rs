@@ -1,6 +1,6 @@
 //! Events: points of streams that others can wait for.
 
-use crate::boundary::{answer, call, flags, not_null};
+use crate::boundary::{answer, call, flags, frequent, not_null};
 use crate::handle::{Handle, per_thread, smp_device, smp_event, smp_stream};
 use crate::status::smp_status;
 use smp_core::Status;
@@ -30,13 +30,13 @@ pub unsafe extern "C" fn smp_event_create(device: smp_device, create_flags: u32,
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_event_record(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
-    call(|| event::record(device.id(), event.id(), stream.id()).map(drop))
+    frequent(|| event::record(device.id(), event.id(), stream.id()).map(drop))
 }
 
 /// smp_event_record as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_event_record_ptsz(device: smp_device, event: smp_event, stream: smp_stream) -> smp_status {
-    call(|| event::record(device.id(), event.id(), per_thread(stream).id()).map(drop))
+    frequent(|| event::record(device.id(), event.id(), per_thread(stream).id()).map(drop))
 }
 
 /// Has the event's point executed? Changes nothing.
@@ -54,7 +54,7 @@ pub extern "C" fn smp_event_query(event: smp_event) -> smp_status {
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_event_synchronize(event: smp_event) -> smp_status {
-    call(|| event::synchronize(event.id()))
+    frequent(|| event::synchronize(event.id()))
 }
 
 /// Destroys an event. Waits made for it keep their point.

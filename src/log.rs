@@ -3,6 +3,7 @@
 use crate::boundary::{call, invalid};
 use crate::pool::User;
 use crate::status::smp_status;
+use smp_core::cancel;
 use smp_core::log::{self, Level};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::RwLock;
@@ -51,6 +52,7 @@ fn forward(level: Level, message: &str) {
     let sink = SINK.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     let Some((callback, user)) = *sink else { return };
     let Ok(message) = CString::new(message) else { return };
+    let _held = cancel::hold();
     // SAFETY: set together by the caller, who keeps both usable from any thread until replaced; the read lock is held.
     unsafe { callback(user.0, level as u32, message.as_ptr()) };
 }

@@ -1,7 +1,7 @@
 //! What only the model device can do: submit work that does nothing, advance streams by hand, and run out of memory on
 //! demand. On any other device these answer SMP_ERROR_NOT_SUPPORTED.
 
-use crate::boundary::call;
+use crate::boundary::{call, frequent};
 use crate::handle::{Handle, per_thread, smp_device, smp_stream};
 use crate::status::smp_status;
 use smp_core::{Result, device, stream};
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn smp_model_stream_submit(
     last_seq: *mut u64,
 ) -> smp_status {
     // SAFETY: `last_seq` is null or the caller's to write.
-    call(|| unsafe { write(last_seq, stream::submit(device.id(), stream.id(), count)?) })
+    frequent(|| unsafe { write(last_seq, stream::submit(device.id(), stream.id(), count)?) })
 }
 
 /// smp_model_stream_submit as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn smp_model_stream_submit_ptsz(
     last_seq: *mut u64,
 ) -> smp_status {
     // SAFETY: `last_seq` is null or the caller's to write.
-    call(|| unsafe { write(last_seq, stream::submit(device.id(), per_thread(stream).id(), count)?) })
+    frequent(|| unsafe { write(last_seq, stream::submit(device.id(), per_thread(stream).id(), count)?) })
 }
 
 /// Runs up to `count` further operations of a stream; stops at the first whose dependencies have not executed.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn smp_model_stream_advance(
     ran: *mut u64,
 ) -> smp_status {
     // SAFETY: `ran` is null or the caller's to write.
-    call(|| unsafe { write(ran, stream::advance(device.id(), stream.id(), count)?) })
+    frequent(|| unsafe { write(ran, stream::advance(device.id(), stream.id(), count)?) })
 }
 
 /// smp_model_stream_advance as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn smp_model_stream_advance_ptsz(
     ran: *mut u64,
 ) -> smp_status {
     // SAFETY: `ran` is null or the caller's to write.
-    call(|| unsafe { write(ran, stream::advance(device.id(), per_thread(stream).id(), count)?) })
+    frequent(|| unsafe { write(ran, stream::advance(device.id(), per_thread(stream).id(), count)?) })
 }
 
 /// Sets how many bytes of pages the device can give out; pages given out already stay.

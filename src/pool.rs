@@ -4,6 +4,7 @@ use crate::boundary::{Out, call, invalid, not_null, null, sized, text};
 use crate::config::{smp_pool_config, translate};
 use crate::handle::{Handle, smp_device, smp_pool};
 use crate::status::smp_status;
+use smp_core::cancel;
 use smp_core::pool::{self, OutOfMemory, Stats};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -356,6 +357,7 @@ pub unsafe extern "C" fn smp_pool_set_out_of_memory_callback(
                     device_free: info.device_free,
                     device_total: info.device_total,
                 };
+                let _held = cancel::hold();
                 // SAFETY: the caller set this function and this pointer together and keeps both usable from any thread.
                 unsafe { callback(user.0, &info) != 0 }
             };

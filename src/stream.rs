@@ -2,7 +2,7 @@
 //!
 //! `device` says whose default stream 0, 1 or 2 means; beside a created stream it may be null.
 
-use crate::boundary::{Out, answer, call, flags, invalid, not_null, sized};
+use crate::boundary::{Out, answer, call, flags, frequent, invalid, not_null, sized};
 use crate::handle::{Handle, per_thread, smp_device, smp_event, smp_stream};
 use crate::status::smp_status;
 use smp_core::stream::{self, StreamFlags};
@@ -92,13 +92,13 @@ pub extern "C" fn smp_stream_release_ptsz(device: smp_device, stream: smp_stream
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_synchronize(device: smp_device, stream: smp_stream) -> smp_status {
-    call(|| stream::synchronize(device.id(), stream.id()))
+    frequent(|| stream::synchronize(device.id(), stream.id()))
 }
 
 /// smp_stream_synchronize as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_synchronize_ptsz(device: smp_device, stream: smp_stream) -> smp_status {
-    call(|| stream::synchronize(device.id(), per_thread(stream).id()))
+    frequent(|| stream::synchronize(device.id(), per_thread(stream).id()))
 }
 
 /// Has everything submitted to the stream executed? Changes nothing; in particular nothing becomes observed.
@@ -148,13 +148,13 @@ pub unsafe extern "C" fn smp_stream_get_info_ptsz(
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_WRONG_DEVICE.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_wait_event(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
-    call(|| stream::wait_event(device.id(), stream.id(), event.id()))
+    frequent(|| stream::wait_event(device.id(), stream.id(), event.id()))
 }
 
 /// smp_stream_wait_event as seen by callers compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn smp_stream_wait_event_ptsz(device: smp_device, stream: smp_stream, event: smp_event) -> smp_status {
-    call(|| stream::wait_event(device.id(), per_thread(stream).id(), event.id()))
+    frequent(|| stream::wait_event(device.id(), per_thread(stream).id(), event.id()))
 }
 
 fn query(device: smp_device, stream: smp_stream) -> Result<Status> {

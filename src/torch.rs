@@ -220,7 +220,8 @@ fn find(ptr: *mut c_void, ordinal: c_int) -> Option<(AllocationId, u64)> {
     pool::find(home.device, ptr.addr() as u64).ok().filter(|(_, offset)| *offset == 0)
 }
 
-/// No panic crosses to the caller: it becomes "nothing".
+/// No panic crosses to the caller: it becomes "nothing". No cancellation takes effect.
 fn guarded<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    let _held = smp_core::cancel::hold();
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok().flatten()
 }

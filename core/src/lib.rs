@@ -5,9 +5,12 @@
 //! one is an error. No function here panics on any argument.
 
 // Only the driver boundary (`device/cuda`), host memory for the model device (`device/host.rs`), the fork notice, the notice of ended
-// threads (`runtime/thread.rs`) and the streams' lock (`lock.rs`) allow it.
+// threads (`runtime/thread.rs`), cancellation (`cancel.rs`) and the streams' lock (`lock.rs`) allow it.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+#[doc(hidden)]
+pub mod cancel;
 #[doc(hidden)]
 pub mod checks;
 #[path = "device/mod.rs"]

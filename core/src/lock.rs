@@ -349,7 +349,7 @@ mod barrier {
         // The process has come to forbid the call, or the kernel lacks memory. Nothing is biased from now on; and what was: no processor keeps a write
         // back, nor a read open, for so long.
         STATE.store(MISSING, Relaxed);
-        std::thread::sleep(Duration::from_millis(10));
+        crate::cancel::sleep(Duration::from_millis(10));
     }
 }
 
@@ -390,7 +390,7 @@ fn relax() {
     } else if !waited.is_multiple_of(LOOKS * YIELDS) {
         std::thread::yield_now();
     } else {
-        std::thread::sleep(SLEEP);
+        crate::cancel::sleep(SLEEP);
     }
 }
 

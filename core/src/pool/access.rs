@@ -15,8 +15,9 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, Clock, Point, Points, StreamRef};
 use crate::rules;
+use crate::slab::SlotMap;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -359,7 +360,7 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Inner {
-    blocks: HashMap<u32, History>,
+    blocks: SlotMap<u32, History>,
     last_racing_free: Option<String>,
 }
 

@@ -1358,7 +1358,7 @@ pub(super) fn wait_a_little(waited: &mut u32) {
     *waited = waited.saturating_add(1);
     match *waited {
         0..64 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(50)),
+        _ => crate::cancel::sleep(Duration::from_micros(50)),
     }
 }
 

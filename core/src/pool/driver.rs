@@ -11,8 +11,9 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId};
 use crate::order::StreamRef;
 use crate::runtime::{Act, native};
+use crate::slab::SlotMap;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -25,7 +26,7 @@ pub(crate) struct DriverPool {
 #[derive(Default)]
 struct Blocks {
     /// Block to pointer.
-    pointers: HashMap<u32, u64>,
+    pointers: SlotMap<u32, u64>,
     /// Pointer to block and bytes asked for.
     by_pointer: BTreeMap<u64, (u32, u64)>,
 }

@@ -25,9 +25,10 @@ use crate::handle;
 use crate::order::{At, StreamRef};
 use crate::rules;
 use crate::runtime::native;
+use crate::slab::SlotMap;
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -851,7 +852,7 @@ fn drop_ghosts(
     pool: &Arc<Pool>,
     e: usize,
     number: u32,
-    answers: &mut HashMap<StreamRef, u64>,
+    answers: &mut SlotMap<StreamRef, u64>,
 ) {
     let mapping = &mut shared.entries[e].mapped;
     let order = &pool.device.order;
@@ -1659,7 +1660,7 @@ impl Request<'_> {
             let rest = cut(index, block(index), self.need, &mut shared.stock).expect("records were made ready");
             pieces.push((rest.expect("the block goes on").0, &origins[origin]));
         }
-        let mut answers = HashMap::new();
+        let mut answers = SlotMap::default();
         for coming in coming.iter().filter(|coming| coming.origin >= returning.len()) {
             let Some((range, first)) = coming.from else { continue };
             for place in first..first + coming.count {
@@ -1814,7 +1815,7 @@ pub(super) fn release_chunks(
     shared: &mut PoolShared,
     pool: &Arc<Pool>,
     e: usize,
-    answers: &mut HashMap<StreamRef, u64>,
+    answers: &mut SlotMap<StreamRef, u64>,
     period: Option<u64>,
     want: &mut impl FnMut(u64, u64) -> bool,
 ) -> u64 {
@@ -1926,7 +1927,7 @@ fn forget(mapping: &mut Mapping, pool: &Arc<Pool>, e: usize, number: u32) {
     mapping.free_numbers.push(number);
 }
 
-fn all_executed(shared: &PoolShared, pool: &Arc<Pool>, blocks: &[u32], answers: &mut HashMap<StreamRef, u64>) -> bool {
+fn all_executed(shared: &PoolShared, pool: &Arc<Pool>, blocks: &[u32], answers: &mut SlotMap<StreamRef, u64>) -> bool {
     let mut executed = |at: At| release::executed(pool, answers, at);
     blocks.iter().all(|&index| {
         let b = block(index);

@@ -11,9 +11,9 @@
 
 use super::block::{BLOCKS, LIVE, NIL, block};
 use crate::slab::Slab;
+use crate::slab::SlotMap;
 use once_cell::race::OnceBox;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
@@ -28,7 +28,7 @@ pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
 static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
 
 /// Shape → page slots.
-type Spare = HashMap<u32, Vec<u32>>;
+type Spare = SlotMap<u32, Vec<u32>>;
 
 /// A region has 2 MiB of addresses, and begins at a multiple of that.
 const REGION_LOG2: u32 = 21;
@@ -214,7 +214,7 @@ fn shape(base: u64, bytes: u64, unit: u64) -> u32 {
 /// A slot for a page of `bytes`; `unit` is the device's alignment for a carved page, 0 for a page of one block.
 pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
     let shape = shape(base, bytes, unit);
-    let spare = SPARE.lock().get_or_insert_with(HashMap::new).get_mut(&shape).and_then(Vec::pop);
+    let spare = SPARE.lock().get_or_insert_with(SlotMap::default).get_mut(&shape).and_then(Vec::pop);
     let slot = match spare {
         Some(slot) => slot,
         None => PAGES.take_one()?,
@@ -234,7 +234,7 @@ pub(crate) fn open(base: u64, bytes: u64, unit: u64) -> Option<u32> {
 pub(crate) fn close(slot: u32) {
     let record = page(slot);
     record.device_uid.store(0, Relaxed);
-    SPARE.lock().get_or_insert_with(HashMap::new).entry(record.shape.load(Relaxed)).or_default().push(slot);
+    SPARE.lock().get_or_insert_with(SlotMap::default).entry(record.shape.load(Relaxed)).or_default().push(slot);
 }
 
 impl Page {

@@ -14,8 +14,8 @@ use crate::few::Few;
 use crate::handle;
 use crate::order::{At, Progress, StreamRef};
 use crate::rules;
+use crate::slab::SlotMap;
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool,
@@ -86,7 +86,7 @@ fn unlist_released(pool: &Pool, e: usize, shared: &PoolShared) {
 }
 
 /// Whether a point has executed, asked of the device once a stream in a walk over the pages.
-pub(super) fn executed(pool: &Pool, answers: &mut HashMap<StreamRef, u64>, at: At) -> bool {
+pub(super) fn executed(pool: &Pool, answers: &mut SlotMap<StreamRef, u64>, at: At) -> bool {
     let device = &*pool.device;
     *answers.entry(at.stream).or_insert_with(|| {
         let executed = device.executed(at.stream);
@@ -104,7 +104,7 @@ fn release_page(
     pool: &Arc<Pool>,
     e: usize,
     slot: u32,
-    answers: &mut HashMap<StreamRef, u64>,
+    answers: &mut SlotMap<StreamRef, u64>,
 ) -> Option<u64> {
     let record = page(slot);
     let mut blocks = Vec::new();
@@ -245,7 +245,7 @@ pub(crate) fn settle_leaving(slow: &mut Slow<'_>, page: Leaving, refused: Option
 /// Releases in the order of §9 while `want(reserved, page bytes)` says so for a page; pages it declines are skipped.
 fn release_while(slow: &mut Slow<'_>, pool: &Arc<Pool>, mut want: impl FnMut(u64, u64) -> bool) -> u64 {
     let mut given = 0;
-    let mut answers = HashMap::new();
+    let mut answers = SlotMap::default();
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
         if pool.entries[e].kind == Kind::Mapped {
@@ -285,7 +285,7 @@ pub(crate) fn sweep_periods(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
         return;
     }
     let now = pool.allocations();
-    let mut answers = HashMap::new();
+    let mut answers = SlotMap::default();
     let mut shared = pool.shared.lock();
     for e in (0..pool.entries.len()).rev() {
         let Some(period) = pool.entries[e].period else { continue };
@@ -310,7 +310,7 @@ pub(crate) fn reclaim(slow: &mut Slow<'_>, pool: &Arc<Pool>, e: usize, bytes: u6
     if mark == u64::MAX || tally.reserved.load(Relaxed).saturating_add(bytes) <= mark {
         return;
     }
-    let mut answers = HashMap::new();
+    let mut answers = SlotMap::default();
     let mut shared = pool.shared.lock();
     for (.., slot) in empty_pages(pool, e) {
         if (tally.reserved.load(Relaxed) - slow.leaving_bytes(pool, Some(e))).saturating_add(bytes) <= mark {

@@ -33,7 +33,7 @@ use crate::rules;
 use crate::runtime::native::{self, NativeStream};
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -993,7 +993,7 @@ pub(crate) struct Pool {
     pub(crate) empties: Box<[Mutex<Vec<u32>>]>,
     /// Streams that have a cache of this pool. A leaf.
     pub(crate) attached: Mutex<Vec<u32>>,
-    pub(crate) names: Mutex<HashMap<u32, String>>,
+    pub(crate) names: Mutex<SlotMap<u32, String>>,
     pub(crate) users: Mutex<SlotMap<u32, Few<StreamRef, 2>>>,
     pub(crate) callback: Mutex<Option<OutOfMemoryCallback>>,
     /// Under the device's slow lock; a mutex of its own only so that the compiler can see it.
@@ -1200,7 +1200,7 @@ impl PoolShared {
 
 /// The device's pages and what model addresses they get; under the slow lock.
 pub(crate) struct Granted {
-    pub(crate) grants: HashMap<u32, Grant>,
+    pub(crate) grants: SlotMap<u32, Grant>,
     pub(crate) addresses: Addresses,
 }
 
@@ -1268,7 +1268,7 @@ impl Device {
             order,
             slow: SlowMutex::new(()),
             granted: Mutex::new(Granted {
-                grants: HashMap::new(),
+                grants: SlotMap::default(),
                 addresses: Addresses::new(options.addresses, options.page_granularity),
             }),
             pools: Mutex::new(Vec::new()),

@@ -8,7 +8,8 @@ use crate::pool::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::config::{PoolConfig, Preset};
 use crate::pool::observer::{AllocDone, Event};
 use crate::pool::{Stats, spec};
-use std::collections::{BTreeMap, HashMap};
+use crate::slab::SlotMap;
+use std::collections::BTreeMap;
 
 /// What is known of a pool.
 #[derive(Clone, Debug)]
@@ -37,10 +38,10 @@ fn kept(name: &str) -> String {
 pub(super) struct Encoder {
     /// Added to model addresses, so that a replay on a fresh device shows the recorded ones.
     shift: u64,
-    streams: HashMap<u64, u64>,
-    events: HashMap<u64, u64>,
-    pools: HashMap<u64, u64>,
-    allocations: HashMap<u64, Live>,
+    streams: SlotMap<u64, u64>,
+    events: SlotMap<u64, u64>,
+    pools: SlotMap<u64, u64>,
+    allocations: SlotMap<u64, Live>,
     by_address: BTreeMap<u64, u64>,
     next_event: u64,
     next_pool: u64,
@@ -72,10 +73,10 @@ impl Encoder {
         Encoder {
             shift,
             // The legacy default stream is there from the start.
-            streams: HashMap::from([(0, 0)]),
-            events: HashMap::new(),
-            pools: HashMap::new(),
-            allocations: HashMap::new(),
+            streams: SlotMap::from_iter([(0, 0)]),
+            events: SlotMap::default(),
+            pools: SlotMap::default(),
+            allocations: SlotMap::default(),
             by_address: BTreeMap::new(),
             next_event: 1,
             next_pool: 1,

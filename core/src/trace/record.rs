@@ -15,10 +15,10 @@ use crate::pool::addresses::FIRST_ADDRESS;
 use crate::pool::observer::{Event, Observer};
 use crate::pool::state::{Device, Kind, Pool, STREAMS, Slow, Tally};
 use crate::pool::{Stats, release};
+use crate::slab::SlotMap;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -34,7 +34,7 @@ pub const TIME: u32 = 1;
 
 /// Who records which device, by the device's number. A recorder lives as long as its device observes through it.
 /// Taken inside a device's serialising lock, under which its out-of-memory callback runs, which may come here.
-static RECORDERS: Mutex<Option<HashMap<u32, Weak<Recorder>>>> = Mutex::new(None);
+static RECORDERS: Mutex<Option<SlotMap<u32, Weak<Recorder>>>> = Mutex::new(None);
 
 /// The file, in the process that opened it. In a child after a fork, what the buffers above still let go of ends here, also
 /// when they are dropped.
@@ -160,6 +160,7 @@ impl Observer for Recorder {
         if !self.here() {
             return;
         }
+        let _held = crate::cancel::hold();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.sink.is_none() {
@@ -184,6 +185,7 @@ impl Drop for Recorder {
         if !self.here() {
             return;
         }
+        let _held = crate::cancel::hold();
         let now = self.now();
         let state = self.state.get_mut();
         if state.sink.is_some()
@@ -293,7 +295,7 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
     outside()?;
     let _serial = device.serialise();
     let mut registry = RECORDERS.lock();
-    let registry = registry.get_or_insert_with(HashMap::new);
+    let registry = registry.get_or_insert_with(SlotMap::default);
     if device.has_observer() {
         return Err(not_permitted("the device is being recorded already"));
     }

@@ -18,10 +18,11 @@ use crate::pool::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::observer::{Event, Observer};
 use crate::pool::state::{Device, STREAMS, Script};
 use crate::pool::{self, AllocOptions, PoolConfig, Stats, spec};
+use crate::slab::SlotMap;
 use crate::stream::StreamFlags;
 use crate::{event, report, stream};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -199,9 +200,9 @@ struct Stage {
     device: DeviceId,
     inner: Arc<Device>,
     pools: BTreeMap<u64, PoolId>,
-    events: HashMap<u64, EventId>,
+    events: SlotMap<u64, EventId>,
     /// `None`: failed here, so what the trace does with it is passed over.
-    allocations: HashMap<u64, Option<(AllocationId, u64)>>,
+    allocations: SlotMap<u64, Option<(AllocationId, u64)>>,
     /// Version 1 keeps its own list.
     plain: Vec<AllocationId>,
     observed: bool,
@@ -215,8 +216,8 @@ impl Stage {
             device,
             inner,
             pools: BTreeMap::new(),
-            events: HashMap::new(),
-            allocations: HashMap::new(),
+            events: SlotMap::default(),
+            allocations: SlotMap::default(),
             plain: Vec::new(),
             observed: false,
         })
@@ -279,8 +280,8 @@ fn version_1(
     let mut stage = Stage::new(&ModelOptions::default())?;
     let pool = pool::create(stage.device, &config.unwrap_or_default()).map_err(|error| named(options.pools, error))?;
     stage.pools.insert(1, pool);
-    let mut streams: HashMap<u64, StreamId> = HashMap::new();
-    let mut slots: HashMap<u64, u32> = HashMap::new();
+    let mut streams: SlotMap<u64, StreamId> = SlotMap::default();
+    let mut slots: SlotMap<u64, u32> = SlotMap::default();
     let mut spare: Vec<u32> = Vec::new();
     let mut chunk: Vec<Op> = Vec::with_capacity(CHUNK);
     let mut live = 0u64;
@@ -647,7 +648,7 @@ struct Unexecuted {
 
 struct World {
     stage: Stage,
-    streams: HashMap<u64, (StreamId, StreamRef)>,
+    streams: SlotMap<u64, (StreamId, StreamRef)>,
     report: ReplayReport,
     live: u64,
     unexecuted: Vec<Unexecuted>,
@@ -730,7 +731,7 @@ fn version_2(
         shift,
         world: Mutex::new(World {
             stage,
-            streams: HashMap::from([(0, (StreamId(0), legacy))]),
+            streams: SlotMap::from_iter([(0, (StreamId(0), legacy))]),
             report: report.clone(),
             live: 0,
             unexecuted: Vec::new(),

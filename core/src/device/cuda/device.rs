@@ -361,8 +361,10 @@ impl CudaDevice {
         Ok(guard)
     }
 
-    /// Runs driver calls with the context current.
+    /// Runs driver calls with the context current. No cancellation of the thread takes effect in them. (The question whether a stream
+    /// is capturing is asked without: it looks, and neither waits nor reads nor writes.)
     fn with<T>(&self, calls: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let _held = crate::cancel::hold();
         let answer = self.enter().and_then(|_current| calls());
         self.seen(answer)
     }
@@ -806,6 +808,7 @@ impl Drop for CudaDevice {
             // The driver is unusable in a child process.
             return;
         }
+        let _held = crate::cancel::hold();
         let idle = std::mem::take(self.idle.get_mut());
         for own in idle {
             let _ = self.event_destroy(own as u64);
