@@ -5,7 +5,7 @@
 //! one is an error. No function here panics on any argument.
 
 // Only the driver boundary (`device/cuda`), host memory for the model device (`device/host.rs`), the fork notice, the notice of ended
-// threads (`runtime/thread.rs`), cancellation (`cancel.rs`) and the streams' lock (`lock.rs`) allow it.
+// threads (`runtime/thread.rs`), cancellation (`cancel.rs`), the leaves' lock (`leaf.rs`) and the streams' (`lock.rs`) allow it.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
@@ -18,6 +18,8 @@ mod device_source;
 pub mod error;
 mod few;
 mod handle;
+#[allow(unsafe_code)]
+mod leaf;
 #[allow(unsafe_code)]
 mod lock;
 pub mod log;

@@ -376,7 +376,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 
 /// How a rival waits.
 #[cold]
-fn relax() {
+pub(crate) fn relax() {
     thread_local! {
         /// Looks of this thread at locks that were taken. Waits share the count: it only spaces the steps.
         static WAITED: Cell<u32> = const { Cell::new(0) };

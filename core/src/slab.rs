@@ -4,8 +4,8 @@
 //! any time, from any thread, and be judged by the generation kept inside the record: this is what makes stale and
 //! random handles harmless without `unsafe`.
 
+use crate::leaf::{Leaf, RawLeaf};
 use once_cell::race::OnceBox;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const CHUNK_BITS: u32 = 8;
@@ -18,7 +18,7 @@ pub(crate) const MAX_SLOTS: u32 = 1 << 28;
 pub(crate) struct Slab<T, const CHUNKS: usize> {
     chunks: [OnceBox<[T; CHUNK]>; CHUNKS],
     used: AtomicU32,
-    free: Mutex<Vec<u32>>,
+    free: Leaf<Vec<u32>>,
 }
 
 impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
@@ -29,7 +29,7 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
     };
 
     pub(crate) const fn new() -> Self {
-        Slab { chunks: [const { OnceBox::new() }; CHUNKS], used: AtomicU32::new(0), free: Mutex::new(Vec::new()) }
+        Slab { chunks: [const { OnceBox::new() }; CHUNKS], used: AtomicU32::new(0), free: Leaf::new(Vec::new()) }
     }
 
     /// The record in `slot`, if that slot was ever given out (or shares a chunk with one that was).
@@ -77,6 +77,19 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
                 }
             };
             out.push(slot);
+        }
+    }
+
+    /// Its leaf.
+    pub(crate) fn leaf(&self) -> &RawLeaf {
+        crate::leaf::raw(&self.free)
+    }
+
+    /// In a child after a fork: none of the slots that were free is given out. Another thread may have had the lock of one, as who looks at
+    /// a record that has just gone does.
+    pub(crate) fn forget_free(&self) {
+        if let Some(mut free) = self.free.try_lock() {
+            free.clear();
         }
     }
 

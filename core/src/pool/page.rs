@@ -10,10 +10,9 @@
 //! stays as it is. A record that becomes another block's under a look-up's feet is noticed, and the walk begins again.
 
 use super::block::{BLOCKS, LIVE, NIL, block};
-use crate::slab::Slab;
-use crate::slab::SlotMap;
+use crate::leaf::{Leaf, RawLeaf};
+use crate::slab::{Slab, SlotMap};
 use once_cell::race::OnceBox;
-use parking_lot::Mutex;
 use std::mem::size_of;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
@@ -25,7 +24,12 @@ use std::sync::atomic::{
 pub(crate) static PAGES: Slab<Page, { 1 << 18 }> = Slab::new();
 
 /// Page slots given back, by shape, so that an index is only reused for a page of the same shape.
-static SPARE: Mutex<Option<Spare>> = Mutex::new(None);
+static SPARE: Leaf<Option<Spare>> = Leaf::new(None);
+
+/// The leaf of the spare records.
+pub(crate) fn leaf() -> &'static RawLeaf {
+    crate::leaf::raw(&SPARE)
+}
 
 /// Shape → page slots.
 type Spare = SlotMap<u32, Vec<u32>>;

@@ -107,6 +107,14 @@ pub(crate) struct Registry(Slots);
 pub(crate) static POOLS: Registry = Registry(Slab::new());
 
 impl Registry {
+    /// See [`Slab::forget_free`].
+    pub(crate) fn forget_free(&self) {
+        self.0.forget_free();
+    }
+    /// The leaf of its slots.
+    pub(crate) fn leaf(&self) -> &crate::leaf::RawLeaf {
+        self.0.leaf()
+    }
     #[inline(always)]
     pub(crate) fn get(&self, slot: u32) -> Option<&PoolSlot> {
         self.0.get(slot)

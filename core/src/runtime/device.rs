@@ -90,6 +90,7 @@ fn open(source: Source, options: ModelOptions, checked: bool, capture_check: boo
     if std::env::var_os("SMP_NO_MEMBARRIER").is_none_or(|value| value.is_empty() || value == "0") {
         lock::prepare();
     }
+    crate::leaf::watch_forks();
     let slot = DEVICES.take_one().ok_or_else(full)?;
     let uid = NEXT_UID.fetch_add(1, Relaxed);
     let Some(order) = Order::new(&STREAMS, uid, slot, options.lazy, options.opaque) else {

@@ -16,7 +16,7 @@ use crate::slab::{Slab, SlotMap};
 use parking_lot::{MutexGuard, RwLock};
 use std::sync::Arc;
 
-static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
+pub(super) static EVENTS: Slab<Event, { 1 << 16 }> = Slab::new();
 /// CUDA's events by the driver's handle. A leaf: an event may be locked, never the other way round.
 static BY_RAW: RwLock<Option<SlotMap<u64, u32>>> = RwLock::new(None);
 

@@ -11,7 +11,11 @@ mod thread;
 
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, StreamId};
+use crate::leaf::RawLeaf;
 use crate::order::{At, Clock, Points, Stream, StreamRef};
+use crate::pool::block::BLOCKS;
+use crate::pool::page::{self, PAGES};
+use crate::pool::registry::POOLS;
 use crate::pool::release;
 use crate::pool::state::{Caches, Device, STREAMS, Slow, StreamGuard};
 use crate::rules;
@@ -48,6 +52,29 @@ impl Act<'_> {
 
 /// Every device of the process.
 pub(crate) static DEVICES: Slab<DeviceSlot, { 1 << 12 }> = Slab::new();
+
+/// The locks of what all devices of the process share.
+pub(crate) fn leaves() -> [&'static RawLeaf; 9] {
+    [
+        DEVICES.leaf(),
+        STREAMS.leaf(),
+        event::EVENTS.leaf(),
+        POOLS.leaf(),
+        PAGES.leaf(),
+        BLOCKS.leaf(),
+        page::leaf(),
+        native::leaf(),
+        thread::leaf(),
+    ]
+}
+
+/// In a child after a fork, once it has the leaves: records that have locks of their own are not those that were free before.
+pub(crate) fn forget_free_records() {
+    DEVICES.forget_free();
+    STREAMS.forget_free();
+    event::EVENTS.forget_free();
+    POOLS.forget_free();
+}
 
 #[derive(Default)]
 pub(crate) struct DeviceSlot {

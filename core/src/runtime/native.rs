@@ -10,10 +10,10 @@ use super::{DEVICES, shares_context, stream, thread};
 use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
+use crate::leaf::{Leaf, RawLeaf};
 use crate::order::{self, StreamRef};
 use crate::pool::observer::Event;
 use crate::pool::state::{Device, STREAMS};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -77,7 +77,12 @@ impl NativeStream {
 }
 
 /// Devices with anything left, to find a stream's or event's device when a call does not name it.
-static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+static OPEN: Leaf<Vec<Weak<Device>>> = Leaf::new(Vec::new());
+
+/// Its leaf.
+pub(super) fn leaf() -> &'static RawLeaf {
+    crate::leaf::raw(&OPEN)
+}
 
 pub(crate) fn enlist(device: &Arc<Device>) {
     let mut open = OPEN.lock();

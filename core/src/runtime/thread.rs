@@ -2,7 +2,7 @@
 //! chooses, so nothing that runs in it can tell that it makes no more. The system can: each thread keeps a robust mutex locked,
 //! and whoever finds its owner dead comes after everything the thread did.
 
-use parking_lot::Mutex;
+use crate::leaf::{Leaf, RawLeaf};
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,7 +40,12 @@ pub(crate) fn remember_own_stream(legacy: u32, handle: u64) {
 }
 
 /// Those that have a number and are not known to have ended. `None`: of this one it will not be known.
-static THREADS: Mutex<Threads> = Mutex::new(Threads { running: BTreeMap::new(), look_at: 64 });
+static THREADS: Leaf<Threads> = Leaf::new(Threads { running: BTreeMap::new(), look_at: 64 });
+
+/// Its leaf.
+pub(super) fn leaf() -> &'static RawLeaf {
+    crate::leaf::raw(&THREADS)
+}
 
 struct Threads {
     running: BTreeMap<u64, Option<Box<Life>>>,
