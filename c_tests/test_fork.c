@@ -152,5 +152,45 @@ static void a_child_opens_devices_whatever_other_threads_did_at_the_fork(void)
     children_while(NEW_THREADS);
 }
 
-TEST_MAIN(MODEL_ONLY(a_child_opens_devices_whatever_other_threads_did_at_the_fork,
+/* Handlers of the program's own, which a fork calls in between the library's. */
+static smp_device handlers_device;
+static int handled;
+
+static void handler(void)
+{
+    smp_stream stream = NULL;
+    if (handlers_device != NULL && smp_stream_create(handlers_device, 0, &stream) == SMP_SUCCESS)
+        handled += smp_stream_destroy(stream) == SMP_SUCCESS;
+}
+
+static int fork_with_handlers(void)
+{
+    int status = -1;
+    pid_t made;
+    alarm(SECONDS);
+    /* Before the library's: the first comes after it, the others come before it. */
+    if (pthread_atfork(handler, handler, handler) != 0)
+        return 1;
+    handlers_device = opened();
+    made = fork();
+    if (made == 0)
+        _exit(handled != 2 || child());
+    return handled != 2 || made < 0 || waitpid(made, &status, 0) != made || status != 0;
+}
+
+static void a_programs_own_handlers_of_a_fork_may_make_calls(void)
+{
+    int status = -1;
+    pid_t made;
+    fflush(stdout);
+    made = fork();
+    if (made == 0)
+        _exit(fork_with_handlers());
+    CHECK(made > 0 && waitpid(made, &status, 0) == made);
+    CHECK_EQ((uint64_t)status, 0);
+}
+
+TEST_MAIN(MODEL_ONLY(a_programs_own_handlers_of_a_fork_may_make_calls,
+                     "no child may use a device whose driver its parent opened")
+          MODEL_ONLY(a_child_opens_devices_whatever_other_threads_did_at_the_fork,
                      "no child may use a device whose driver its parent opened"))

@@ -28,6 +28,11 @@ unsafe impl RawMutex for RawLeaf {
     #[inline]
     fn lock(&self) {
         while !self.try_lock() {
+            // Another library's handler of the same fork calls this one: then the fork does without.
+            if TAKEN.get() != 0 {
+                give_back();
+                continue;
+            }
             while self.0.load(Relaxed) {
                 relax();
             }
@@ -86,10 +91,14 @@ extern "C" fn before() {
 }
 
 extern "C" fn after() {
+    give_back();
+}
+
+fn give_back() {
     let taken = TAKEN.replace(0);
     each(|number, leaf| {
         if taken >> number & 1 != 0 {
-            // SAFETY: this thread, or that of which it is the copy, took it in `before`.
+            // SAFETY: this thread, or that of which it is the copy, took it in `before`, and no guard of its own is alive.
             unsafe { leaf.unlock() };
         }
     });
