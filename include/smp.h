@@ -550,8 +550,9 @@ typedef enum smp_status {
     SMP_ERROR_DEVICE_POISONED = 15,
     /**
      * This process was forked from one that had opened a CUDA device: no call is served in it, on no device. After a fork
-     * without one no call answers this. Devices opened in the child then work; a call on a model device of the parent's may
-     * hang there if another thread was in a call at the fork.
+     * without one no call answers this. Devices opened in the child then work, wherever in a call other threads were, but a trace
+     * started there may hang if another thread was starting or stopping one; so may a call on a model device of the parent's if another
+     * thread was in a call at the fork.
      */
     SMP_ERROR_FORKED = 16,
     /**
