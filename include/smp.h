@@ -12,6 +12,8 @@
  *   child of a process that had opened a CUDA device; and a fault inside the library is SMP_ERROR_INTERNAL.
  * - Out-parameters come last and are written on success only. The one exception is CUDA's: an allocation call that
  *   fails sets its out-parameter to null.
+ * - When the system gives the process no more memory of its own, what grows with blocks, streams and events is refused with
+ *   SMP_ERROR_OUT_OF_MEMORY; making pools, noting accesses, traces and other small lists end the process.
  * - Sizes are bytes. SMP_NONE stands for "none", "never" or "no limit", as each field says.
  * - Handles are values, never dereferenced. Any value at any time (null, stale, of another kind, used on another
  *   thread) gets an error and changes nothing. Raw pointers cannot carry that promise once their memory is reused.

@@ -54,30 +54,34 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
         }
     }
 
-    /// Takes up to `count` free slots at once; fewer only when the slab is full.
+    /// Takes up to `count` free slots at once, for which `out` has room; fewer only when the slab is full or memory is short.
     pub(crate) fn take(&self, count: usize, out: &mut Vec<u32>) {
         let mut free = self.free.lock();
         for _ in 0..count {
-            let slot = match free.pop() {
-                Some(slot) => slot,
-                None => {
-                    let slot = self.used.load(Ordering::Relaxed);
-                    if slot >= Self::SLOTS {
-                        return;
-                    }
-                    self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
-                        let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
-                        match records.try_into() {
-                            Ok(records) => records,
-                            Err(_) => unreachable!("as many records as a chunk has"),
-                        }
-                    });
-                    self.used.store(slot + 1, Ordering::Relaxed);
-                    slot
-                }
-            };
+            let Some(slot) = self.next(&mut free) else { return };
             out.push(slot);
         }
+    }
+
+    fn next(&self, free: &mut Vec<u32>) -> Option<u32> {
+        free.pop().or_else(|| {
+            let slot = self.used.load(Ordering::Relaxed);
+            if slot >= Self::SLOTS {
+                return None;
+            }
+            let chunk = &self.chunks[(slot >> CHUNK_BITS) as usize];
+            if chunk.get().is_none() {
+                // With room for each slot that there is, giving back needs no memory.
+                free.try_reserve(slot as usize + CHUNK).ok()?;
+                let mut records = Vec::new();
+                records.try_reserve_exact(CHUNK).ok()?;
+                records.extend((0..CHUNK).map(|_| T::default()));
+                let made = chunk.set(records.into_boxed_slice().try_into().ok()?);
+                debug_assert!(made.is_ok(), "made under the lock");
+            }
+            self.used.store(slot + 1, Ordering::Relaxed);
+            Some(slot)
+        })
     }
 
     /// Its leaf.
@@ -95,9 +99,7 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
 
     /// Takes one slot.
     pub(crate) fn take_one(&self) -> Option<u32> {
-        let mut one = Vec::with_capacity(1);
-        self.take(1, &mut one);
-        one.pop()
+        self.next(&mut self.free.lock())
     }
 
     /// Gives slots back.

@@ -1363,7 +1363,10 @@ pub(super) fn wait_a_little(waited: &mut u32) {
 }
 
 pub(super) fn out_of_records() -> Error {
-    Error::new(Status::OutOfMemory, "out of memory: the process has no block record left (2^28 blocks)")
+    Error::new(
+        Status::OutOfMemory,
+        "out of memory: the process has no block record left (2^28 blocks, or as many as it has memory for)",
+    )
 }
 
 /// Step 2: the best of the observed blocks, taken out of its structure.

@@ -437,7 +437,7 @@ const STOCK_BATCH: usize = 64;
 const STOCK_MOST: usize = 8 * STOCK_BATCH;
 
 impl Stock {
-    /// A fresh record, or `None` when the process has run out of slots (2^28 blocks).
+    /// A fresh record, or `None` when the process has run out of slots (2^28 blocks) or of memory for them.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.0.is_empty() {
@@ -447,7 +447,7 @@ impl Stock {
         fence(Release);
         self.0.pop()
     }
-    /// Has `count` records for [`Stock::take`]; `false` when the process has run out of slots.
+    /// Has `count` records for [`Stock::take`]; `false` when the process has run out of slots, or of memory for them.
     pub(crate) fn ensure(&mut self, count: usize) -> bool {
         while self.0.len() < count {
             let had = self.0.len();
@@ -460,8 +460,9 @@ impl Stock {
     }
     #[cold]
     fn refill(&mut self) {
-        self.0.reserve(STOCK_MOST + STOCK_BATCH);
-        BLOCKS.take(STOCK_BATCH, &mut self.0);
+        if self.0.try_reserve(STOCK_MOST + STOCK_BATCH).is_ok() {
+            BLOCKS.take(STOCK_BATCH, &mut self.0);
+        }
     }
     #[inline(always)]
     pub(crate) fn give(&mut self, index: u32) {
