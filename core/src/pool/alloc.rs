@@ -426,21 +426,7 @@ fn fast_in_any(
     }
     let e = cache.entries.accepting(size)?;
     let (index, b, bytes) = own_block(cache, e, round_up(size, cache.unit), me, stock)?;
-    let cached = &mut cache.entries[e];
-    let place = cached.passes(bytes).then_some(cached.place);
-    cached.room.bytes -= bytes;
-    cached.requested += size as i64;
-    cached.counts.reuse[Reason::SameStream as usize] += 1;
-    cache.room.bytes -= bytes;
-    cache.make_ready();
-    let allocs = &cache.share.allocs;
-    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
-    let generation = b.generation() + 1;
-    let allocation = handle::encode(handle::Kind::Allocation, generation, index);
-    b.set_generation(generation);
-    b.set_requested(size);
-    b.set_flags(live_flags(Reason::SameStream as u64, 0));
-    b.set_pass(place.map_or(0, |place| pass(allocation, place)));
+    let allocation = cache.serve_found(e, (index, b), bytes, size, Reason::SameStream);
     let seq = state.push_one(record);
     b.set_seq(seq);
     if !state.waiters.is_empty() {

@@ -8,14 +8,13 @@
 use super::Reason;
 use super::alloc::round_up;
 use super::bins::Upto;
-use super::block::{GENERATION_LIMIT, NIL, UNUSED, live_flags, pass};
+use super::block::{GENERATION_LIMIT, NIL, UNUSED};
 use super::classes::class_of;
 use super::state::{Caches, EntryCache, Pool, PoolCache, STREAMS, cut_lifted, widen_both};
 use crate::handle::{self, AllocationId, PoolId};
 use crate::order::{Clock, Stream, StreamRef};
 use crate::rules;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// `key`: what the stream's record says of itself while it is the stream that the call named. `None`: nothing was done.
 #[inline(never)]
@@ -66,21 +65,7 @@ pub(super) fn serve(pool: PoolId, size: u64, record: &'static Stream<Caches>, ke
     })?;
     own.note_order(&pool, e, Some(me));
     let reason = if b.has(UNUSED) { Reason::Fresh } else { Reason::Observed };
-    let cached = &mut cache.entries[e];
-    cached.room.bytes -= need;
-    cached.requested += size as i64;
-    cached.counts.reuse[reason as usize] += 1;
-    let place = cached.passes(need).then_some(cached.place);
-    cache.room.bytes -= need;
-    cache.make_ready();
-    let allocs = &cache.share.allocs;
-    allocs.store(allocs.load(Relaxed) + 1, Relaxed);
-    let generation = b.generation() + 1;
-    let allocation = handle::encode(handle::Kind::Allocation, generation, index);
-    b.set_generation(generation);
-    b.set_requested(size);
-    b.set_pass(place.map_or(0, |place| pass(allocation, place)));
-    b.set_flags(live_flags(reason as u64, 0));
+    let allocation = cache.serve_found(e, (index, b), need, size, reason);
     b.set_stream(me);
     b.set_seq(state.push_next(record));
     Some(AllocationId(allocation))

@@ -9,7 +9,8 @@ use super::Reason;
 use super::addresses::Addresses;
 use super::bins::{Bins, Lifted, Taken};
 use super::block::{
-    BLOCKS, Block, FREE, GATHERED, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block, place,
+    BLOCKS, Block, FREE, GATHERED, GENERATION_LIMIT, LIVE, NIL, RECENT, Stock, UNUSED, WHOLE, block, live_flags, pass,
+    place,
 };
 use super::classes::{class_of, least_alike};
 use super::config::{MAX_PAGE, MemoryPoolConfig, PoolConfig};
@@ -368,6 +369,34 @@ impl PoolCache {
         if bytes > self.entries.first.largest_recent {
             b.set_pass(0);
         }
+    }
+
+    /// A block of whatever entry, `e`, that was found for `reason` and is in no structure any more: the room is there. The handle.
+    #[inline(always)]
+    pub(crate) fn serve_found(
+        &mut self,
+        e: usize,
+        (index, b): (u32, &Block),
+        bytes: u64,
+        size: u64,
+        reason: Reason,
+    ) -> u64 {
+        let cached = &mut self.entries[e];
+        let place = cached.passes(bytes).then_some(cached.place);
+        cached.room.bytes -= bytes;
+        cached.requested += size as i64;
+        cached.counts.reuse[reason as usize] += 1;
+        self.room.bytes -= bytes;
+        self.make_ready();
+        let allocs = &self.share.allocs;
+        allocs.store(allocs.load(Relaxed) + 1, Relaxed);
+        let generation = b.generation() + 1;
+        let allocation = handle::encode(handle::Kind::Allocation, generation, index);
+        b.set_generation(generation);
+        b.set_requested(size);
+        b.set_flags(live_flags(reason as u64, 0));
+        b.set_pass(place.map_or(0, |place| pass(allocation, place)));
+        allocation
     }
 
     /// The other way round: the allocation, for which `requested` bytes were asked, is free again, and in front, which is empty.
