@@ -63,6 +63,7 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
         }
     }
 
+    /// A free slot, of `free` or a new one.
     fn next(&self, free: &mut Vec<u32>) -> Option<u32> {
         free.pop().or_else(|| {
             let slot = self.used.load(Ordering::Relaxed);
@@ -71,8 +72,6 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
             }
             let chunk = &self.chunks[(slot >> CHUNK_BITS) as usize];
             if chunk.get().is_none() {
-                // With room for each slot that there is, giving back needs no memory.
-                free.try_reserve(slot as usize + CHUNK).ok()?;
                 let mut records = Vec::new();
                 records.try_reserve_exact(CHUNK).ok()?;
                 records.extend((0..CHUNK).map(|_| T::default()));
@@ -102,9 +101,14 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
         self.next(&mut self.free.lock())
     }
 
-    /// Gives slots back.
+    /// Gives slots back. Those that there is no memory to note are given out no more.
     pub(crate) fn give_back(&self, slots: impl IntoIterator<Item = u32>) {
-        self.free.lock().extend(slots);
+        let mut free = self.free.lock();
+        for slot in slots {
+            if free.try_reserve(1).is_ok() {
+                free.push(slot);
+            }
+        }
     }
 }
 
