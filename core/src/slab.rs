@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const CHUNK_BITS: u32 = 8;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
+/// Bytes that the system must have for the process beside new records: lists that grow as these are used and given back need some, and
+/// cannot be refused any.
+const MARGIN: usize = 1 << 18;
+
 /// The number of slots a handle can name: 2^28. A slab's own limit is `256 * CHUNKS`, at most that.
 pub(crate) const MAX_SLOTS: u32 = 1 << 28;
 
@@ -74,6 +78,10 @@ impl<T: Default, const CHUNKS: usize> Slab<T, CHUNKS> {
             if chunk.get().is_none() {
                 let mut records = Vec::new();
                 records.try_reserve_exact(CHUNK).ok()?;
+                let mut margin = Vec::<u8>::new();
+                margin.try_reserve_exact(MARGIN).ok()?;
+                // (A compiler may leave out what nobody looks at.)
+                std::hint::black_box(&margin);
                 records.extend((0..CHUNK).map(|_| T::default()));
                 let made = chunk.set(records.into_boxed_slice().try_into().ok()?);
                 debug_assert!(made.is_ok(), "made under the lock");
