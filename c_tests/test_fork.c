@@ -4,11 +4,9 @@
  * The children of each test are made while two threads do nothing but what it names.
  */
 #include "support.h"
+#include "child.h"
 
 #include <pthread.h>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { THREADS = 2, CHILDREN = 150, SECONDS = 10 };
 
@@ -180,14 +178,7 @@ static int fork_with_handlers(void)
 
 static void a_programs_own_handlers_of_a_fork_may_make_calls(void)
 {
-    int status = -1;
-    pid_t made;
-    fflush(stdout);
-    made = fork();
-    if (made == 0)
-        _exit(fork_with_handlers());
-    CHECK(made > 0 && waitpid(made, &status, 0) == made);
-    CHECK_EQ((uint64_t)status, 0);
+    CHECK_EQ((uint64_t)run(fork_with_handlers), 0);
 }
 
 TEST_MAIN(MODEL_ONLY(a_programs_own_handlers_of_a_fork_may_make_calls,

@@ -4,11 +4,9 @@
  * Each test is a child process with a limit a little above what it has.
  */
 #include "support.h"
+#include "child.h"
 
 #include <sys/resource.h>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { MOST = 1000000, EXTRA_KIB = 6000 };
 
@@ -57,55 +55,41 @@ static int blocks_run_out(void)
     return bad;
 }
 
-static int streams_run_out(void)
+enum kind { STREAMS, EVENTS };
+
+static smp_status create(enum kind kind, smp_device device, size_t i)
+{
+    return kind == STREAMS ? smp_stream_create(device, 0, &streams[i]) : smp_event_create(device, 0, &events[i]);
+}
+
+static int run_out(enum kind kind)
 {
     smp_device device = eager_device();
     smp_status status = SMP_SUCCESS;
     size_t count = 0, i;
     int bad = 0;
     memset(streams, 1, sizeof streams);
-    if (limit(EXTRA_KIB) != 0)
-        return 77;
-    for (count = 0; count < MOST && status == SMP_SUCCESS; ++count)
-        status = smp_stream_create(device, 0, &streams[count]);
-    bad |= status != SMP_ERROR_OUT_OF_MEMORY || count < 1000;
-    for (i = 0; i + 1 < count; ++i)
-        bad |= smp_stream_destroy(streams[i]) != SMP_SUCCESS;
-    bad |= smp_device_synchronize(device) != SMP_SUCCESS;
-    bad |= smp_stream_create(device, 0, &streams[0]) != SMP_SUCCESS;
-    return bad;
-}
-
-static int events_run_out(void)
-{
-    smp_device device = eager_device();
-    smp_status status = SMP_SUCCESS;
-    size_t count = 0, i;
-    int bad = 0;
     memset(events, 1, sizeof events);
     if (limit(EXTRA_KIB) != 0)
         return 77;
     for (count = 0; count < MOST && status == SMP_SUCCESS; ++count)
-        status = smp_event_create(device, 0, &events[count]);
+        status = create(kind, device, count);
     bad |= status != SMP_ERROR_OUT_OF_MEMORY || count < 1000;
     for (i = 0; i + 1 < count; ++i)
-        bad |= smp_event_destroy(events[i]) != SMP_SUCCESS;
-    bad |= smp_event_create(device, 0, &events[0]) != SMP_SUCCESS;
+        bad |= (kind == STREAMS ? smp_stream_destroy(streams[i]) : smp_event_destroy(events[i])) != SMP_SUCCESS;
+    bad |= smp_device_synchronize(device) != SMP_SUCCESS;
+    bad |= create(kind, device, 0) != SMP_SUCCESS;
     return bad;
 }
 
-/* What a child that does so ends with: 0 to 255 its status, 256 and more a signal, -1: it cannot be told. */
-static int run(int (*body)(void))
+static int streams_run_out(void)
 {
-    int status = 0;
-    pid_t child;
-    fflush(stdout);
-    child = fork();
-    if (child == 0)
-        _exit(body());
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+    return run_out(STREAMS);
+}
+
+static int events_run_out(void)
+{
+    return run_out(EVENTS);
 }
 
 static void a_pool_goes_on_after_the_process_had_no_memory_for_more_blocks(void)

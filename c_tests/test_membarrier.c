@@ -3,15 +3,13 @@
  * Each test is a child process with a system call filter. Where filters may not be set, all are left out.
  */
 #include "support.h"
+#include "child.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -139,20 +137,6 @@ static int of_no_concern(void)
     if (pthread_create(&thread, NULL, pairs, &own) != 0 || pthread_join(thread, NULL) != 0)
         own.bad = 1;
     return t.bad | own.bad;
-}
-
-/* What a child that does so ends with: 0 to 255 its status, 256 and more a signal, -1: it cannot be told. */
-static int run(int (*body)(void))
-{
-    int status = 0;
-    pid_t child;
-    fflush(stdout);
-    child = fork();
-    if (child == 0)
-        _exit(body());
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
 static void a_process_that_may_not_ask_for_it_works_as_any_other(void)

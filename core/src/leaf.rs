@@ -52,7 +52,7 @@ unsafe impl RawMutex for RawLeaf {
 
 /// What a fork takes.
 pub(crate) fn raw<T>(leaf: &Leaf<T>) -> &RawLeaf {
-    // SAFETY: only `after` gives it back past its guard, and only what `before` took.
+    // SAFETY: only `give_back` gives it back past its guard, and only what `before` took.
     unsafe { leaf.raw() }
 }
 
@@ -90,11 +90,7 @@ extern "C" fn before() {
     TAKEN.set(taken);
 }
 
-extern "C" fn after() {
-    give_back();
-}
-
-fn give_back() {
+extern "C" fn give_back() {
     let taken = TAKEN.replace(0);
     each(|number, leaf| {
         if taken >> number & 1 != 0 {
@@ -105,7 +101,7 @@ fn give_back() {
 }
 
 extern "C" fn in_child() {
-    after();
+    give_back();
     crate::runtime::forget_free_records();
 }
 
@@ -115,6 +111,6 @@ pub(crate) fn watch_forks() {
     WATCHED.call_once(|| {
         // SAFETY: the functions stay as long as the library, which is never unloaded, and do nothing but store, load and yield. A failure
         // (no memory) leaves forks as they would be without.
-        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(give_back), Some(in_child)) };
     });
 }

@@ -6,8 +6,8 @@ use crate::pool;
 use crate::report;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
+use smp_core::cancel;
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
@@ -61,43 +61,18 @@ pub fn enter() -> Option<Entry> {
     Some(entry)
 }
 
-/// While this lives, the thread is not cancelled (`pthread_cancel`): a cancellation that is asked for stays pending, and is
+/// While what this gives lives, the thread is not cancelled (`pthread_cancel`): a cancellation that is asked for stays pending, and is
 /// the program's at its own next cancellation point. In our own code it would unwind through what nothing may unwind
-/// through, and end the process: a file is written here, or the kernel asked for random numbers, and both are such points.
-/// So is it where the driver's code is called from ours, which is why that waits too; only what a look-up gave the program as
-/// the driver's own function can be cancelled as before. They nest: each gives back the state that it found.
+/// through, and end the process: a file is written here, which is such a point. So is it where the driver's code is called from ours,
+/// which is why that waits too; only what a look-up gave the program as the driver's own function can be cancelled as before.
 #[must_use]
-pub struct Uncancelled(c_int);
-
-impl Uncancelled {
-    /// From here on.
-    pub fn begin() -> Uncancelled {
-        const DISABLE: c_int = 1;
-        let mut before = DISABLE;
-        if !broken("cancellation") {
-            // SAFETY: the target is ours.
-            unsafe { pthread_setcancelstate(DISABLE, &mut before) };
-        }
-        Uncancelled(before)
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        if !broken("cancellation") {
-            // SAFETY: the state that was; where the former one goes may be null.
-            unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-        }
-    }
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+pub fn uncancelled() -> Option<cancel::Held> {
+    (!broken("cancellation")).then(cancel::hold)
 }
 
 /// Runs a replaced call. A panic, which would be an error of ours, ends our part in the process and fails the call.
 pub fn contain(call: impl FnOnce() -> Code) -> Code {
-    let _whole = Uncancelled::begin();
+    let _whole = uncancelled();
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|_| {
         give_up();
         UNKNOWN
@@ -137,7 +112,7 @@ fn own_process() -> bool {
 
 extern "C" fn at_exit() {
     if own_process() {
-        let _whole = Uncancelled::begin();
+        let _whole = uncancelled();
         let _inside = Entry::begin();
         if !broken("report-at-exit") {
             report::write(report::Moment::Exit);
@@ -156,7 +131,7 @@ static AT_UNLOAD: extern "C" fn() = at_unload;
 
 extern "C" fn at_unload() {
     if PROCESS.load(Relaxed) != 0 && own_process() {
-        let _whole = Uncancelled::begin();
+        let _whole = uncancelled();
         let _inside = Entry::begin();
         report::write(report::Moment::Unload);
     }

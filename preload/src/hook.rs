@@ -371,7 +371,7 @@ pub unsafe fn look_up(dlsym: Dlsym, handle: *mut c_void, name: *const c_char) ->
         return None;
     }
     let hook = by_symbol(name)?;
-    let _whole = entry::Uncancelled::begin();
+    let _whole = entry::uncancelled();
     if broken("lazy-start") {
         // SAFETY: as the program would.
         unsafe { driver::cuInit(0) };

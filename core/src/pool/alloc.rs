@@ -337,8 +337,7 @@ fn hot_other(pool: PoolId, size: u64, stream: StreamId) -> Result<Option<Allocat
     native::refuse_forked()?;
     let facts = handle::decode(handle::Kind::Pool, pool.0).and_then(|(slot, _)| Some((slot, POOLS.native(slot)?)));
     let Some((pool_slot, facts)) = facts else {
-        let named = POOLS.legacy(pool).and_then(|legacy| native::place_of_model(stream, legacy));
-        let named = named.and_then(|(slot, key)| Some((STREAMS.get(slot)?, key)));
+        let named = POOLS.legacy(pool).and_then(|legacy| native::of_model(stream, legacy));
         return Ok(named.and_then(|(record, key)| hot(pool, size, record, key)));
     };
     if let Some((record, key)) = facts.stream(pool_slot, stream)?

@@ -526,9 +526,7 @@ fn free_other(allocation: AllocationId, stream: StreamId) -> Result<()> {
     });
     let Some((b, legacy, pool_slot, facts)) = known else { return free_slow(allocation, Some(stream), false) };
     let Some(facts) = facts else {
-        let named = native::place_of_model(stream, legacy);
-        let named = named.and_then(|(slot, key)| Some((STREAMS.get(slot)?, key)));
-        return match named.and_then(|(record, key)| hot(allocation, b, record, key)) {
+        return match native::of_model(stream, legacy).and_then(|(record, key)| hot(allocation, b, record, key)) {
             Some(()) => Ok(()),
             None => free_slow(allocation, Some(stream), false),
         };

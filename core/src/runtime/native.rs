@@ -11,9 +11,9 @@ use crate::device_source::cuda::{Code, CudaDevice, Fence, fork};
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
 use crate::leaf::{Leaf, RawLeaf};
-use crate::order::{self, StreamRef};
+use crate::order::{self, Stream, StreamRef};
 use crate::pool::observer::Event;
-use crate::pool::state::{Device, STREAMS};
+use crate::pool::state::{Caches, Device, STREAMS};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -202,15 +202,16 @@ pub(crate) fn name(device: &Device, stream: StreamRef, key: u64, raw: u64, ident
     remember(key, device.slot, stream);
 }
 
-/// Where a call's stream lies on the model device whose legacy stream is in slot `legacy`, and what its record says of itself while it is
-/// that stream. `None`: the slow path looks closer.
+/// The record of a call's stream on the model device whose legacy stream is in slot `legacy`, and what it says of itself while it is that
+/// stream. `None`: the slow path looks closer.
 #[inline(always)]
-pub(crate) fn place_of_model(stream: StreamId, legacy: u32) -> Option<(u32, u64)> {
-    match stream.0 {
-        0 | LEGACY => Some((legacy, order::LEGACY)),
-        PER_THREAD => thread::own_stream(legacy).map(|own| (handle::slot(own), own)),
-        bits => handle::decode(handle::Kind::Stream, bits).map(|(slot, _)| (slot, bits)),
-    }
+pub(crate) fn of_model(stream: StreamId, legacy: u32) -> Option<(&'static Stream<Caches>, u64)> {
+    let (slot, key) = match stream.0 {
+        0 | LEGACY => (legacy, order::LEGACY),
+        PER_THREAD => thread::own_stream(legacy).map(|own| (handle::slot(own), own))?,
+        bits => handle::decode(handle::Kind::Stream, bits).map(|(slot, _)| (slot, bits))?,
+    };
+    Some((STREAMS.get(slot)?, key))
 }
 
 /// What the driver knows the stream by.

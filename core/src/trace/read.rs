@@ -3,7 +3,7 @@
 use super::at;
 use super::line::{Line, hexadecimal, number};
 use crate::error::{Error, Result, Status};
-use crate::slab::SlotMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -85,7 +85,7 @@ pub struct Trace {
     records: u64,
     done: bool,
     /// Version 1: what every id met so far is: size and stream while live.
-    ids: SlotMap<u64, Option<(u64, u64)>>,
+    ids: BTreeMap<u64, Option<(u64, u64)>>,
 }
 
 /// Counts the bytes taken from a file.
@@ -131,7 +131,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Trace> {
         text: Vec::new(),
         records: 0,
         done: false,
-        ids: SlotMap::default(),
+        ids: BTreeMap::new(),
     };
     trace.read_header()?;
     Ok(trace)

@@ -18,7 +18,6 @@ use crate::pool::addresses::{END_ADDRESS, FIRST_ADDRESS};
 use crate::pool::observer::{Event, Observer};
 use crate::pool::state::{Device, STREAMS, Script};
 use crate::pool::{self, AllocOptions, PoolConfig, Stats, spec};
-use crate::slab::SlotMap;
 use crate::stream::StreamFlags;
 use crate::{event, report, stream};
 use parking_lot::Mutex;
@@ -200,9 +199,9 @@ struct Stage {
     device: DeviceId,
     inner: Arc<Device>,
     pools: BTreeMap<u64, PoolId>,
-    events: SlotMap<u64, EventId>,
+    events: BTreeMap<u64, EventId>,
     /// `None`: failed here, so what the trace does with it is passed over.
-    allocations: SlotMap<u64, Option<(AllocationId, u64)>>,
+    allocations: BTreeMap<u64, Option<(AllocationId, u64)>>,
     /// Version 1 keeps its own list.
     plain: Vec<AllocationId>,
     observed: bool,
@@ -216,8 +215,8 @@ impl Stage {
             device,
             inner,
             pools: BTreeMap::new(),
-            events: SlotMap::default(),
-            allocations: SlotMap::default(),
+            events: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             plain: Vec::new(),
             observed: false,
         })
@@ -280,8 +279,8 @@ fn version_1(
     let mut stage = Stage::new(&ModelOptions::default())?;
     let pool = pool::create(stage.device, &config.unwrap_or_default()).map_err(|error| named(options.pools, error))?;
     stage.pools.insert(1, pool);
-    let mut streams: SlotMap<u64, StreamId> = SlotMap::default();
-    let mut slots: SlotMap<u64, u32> = SlotMap::default();
+    let mut streams: BTreeMap<u64, StreamId> = BTreeMap::new();
+    let mut slots: BTreeMap<u64, u32> = BTreeMap::new();
     let mut spare: Vec<u32> = Vec::new();
     let mut chunk: Vec<Op> = Vec::with_capacity(CHUNK);
     let mut live = 0u64;
@@ -648,7 +647,7 @@ struct Unexecuted {
 
 struct World {
     stage: Stage,
-    streams: SlotMap<u64, (StreamId, StreamRef)>,
+    streams: BTreeMap<u64, (StreamId, StreamRef)>,
     report: ReplayReport,
     live: u64,
     unexecuted: Vec<Unexecuted>,
@@ -731,7 +730,7 @@ fn version_2(
         shift,
         world: Mutex::new(World {
             stage,
-            streams: SlotMap::from_iter([(0, (StreamId(0), legacy))]),
+            streams: BTreeMap::from([(0, (StreamId(0), legacy))]),
             report: report.clone(),
             live: 0,
             unexecuted: Vec::new(),
