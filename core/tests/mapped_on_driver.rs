@@ -304,7 +304,7 @@ fn a_range_that_the_driver_refuses_is_asked_for_just_large_enough() {
 fn of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole() {
     let name = "of_chunks_that_the_driver_creates_in_part_none_is_kept_and_the_allocation_fails_whole";
     in_modes(&["eager"], name, "cuMemCreate:3:2", |_| {
-        let (calls, b) = a_pool("mapped(max_pool_size=6MiB)");
+        let (calls, b) = a_pool("mapped(range_size=64MiB, max_pool_size=6MiB)");
         assert_eq!(pool::alloc_async(b.pool, 6 << 20, b.stream).unwrap_err().status, Status::OutOfMemory);
         let stats = pool::stats(b.pool).unwrap();
         assert_eq!((stats.reserved, stats.live, stats.page_refusals), (0, 0, 1));
