@@ -7,10 +7,12 @@
 //! larger ranges or later points, so the history grows with the number of different ranges and streams still unobserved.
 
 use super::block::{FREE, HOST, LIVE, MULTI, OBSERVED, UNUSED, block};
+use super::caches::STREAMS;
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
-use super::state::{Device, STREAMS, Slow};
+use super::slow::Slow;
+use super::state::Device;
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, Clock, Point, Points, StreamRef};

@@ -5,17 +5,17 @@ use super::block::{
     Block, GENERATION_LIMIT, HOST, MULTI, NAMED, NIL, OBSERVED, RECENT, Stock, UNUSED, WHOLE, block, live_flags, pass,
     place,
 };
+use super::caches::{Caches, EntryCache, PoolCache, Room, STREAMS, StreamGuard, StreamState, widen_both};
 use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::front::Front;
+use super::merge::cut;
 use super::observed;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
-use super::state::{
-    Caches, EntryCache, Kind, Pool, PoolCache, PoolShared, Room, STREAMS, Slow, StreamGuard, StreamState, cut,
-    widen_both,
-};
+use super::slow::Slow;
+use super::state::{Kind, Pool, PoolShared};
 use super::{AllocOptions, OutOfMemory, Reason};
 use crate::device_source::PageSource;
 use crate::device_source::cuda::Code;

@@ -51,7 +51,7 @@ const ALIGN_MASK: u64 = 63 << ALIGN_SHIFT;
 const SIZE_MASK: u64 = ((1 << 48) - 1) & !15;
 /// Free, one of its stream's recent blocks: not to be merged with.
 pub(crate) const RECENT: u64 = 8;
-/// A recent block, in its chain still, that has taken in all that it merges with: see [`super::state::settle_one`].
+/// A recent block, in its chain still, that has taken in all that it merges with: see [`super::merge::settle_one`].
 pub(crate) const GATHERED: u64 = 1;
 /// All flags of a recent block.
 pub(crate) const RESTING: u64 = FREE | RECENT;
@@ -104,7 +104,7 @@ impl Block {
         let domain = self.stream();
         let held = || match domain {
             OBSERVED | MULTI | HOST => checks::holds_slow(),
-            stream => super::state::STREAMS.get(stream.slot()).is_some_and(|record| {
+            stream => super::caches::STREAMS.get(stream.slot()).is_some_and(|record| {
                 // (The blocks of a stream that is forgotten stay live.)
                 let uid = || super::page::page(self.page()).device_uid.load(Relaxed);
                 record.state.is_held() || checks::holds_slow() && !record.is(uid(), stream)

@@ -11,11 +11,12 @@
 use super::Reason;
 use super::alloc::round_up;
 use super::block::{Block, FREE, GENERATION_LIMIT, Stock, is_quick};
+use super::caches::{EntryCache, PoolCache, Room, Share};
 use super::classes::class_of;
 use super::front::Front;
+use super::merge::beside_own_live;
 use super::recents::MOST;
 use super::release::emptied_at;
-use super::state::{EntryCache, PoolCache, Room, Share, beside_own_live};
 use crate::handle;
 use crate::order::StreamRef;
 use std::sync::atomic::Ordering::Relaxed;

@@ -5,13 +5,13 @@ use super::block::{
     BLOCKS, Block, FREE, GENERATION_LIMIT, HOST, LIVE, MULTI, NAMED, OBSERVED, RECENT, USERS, WHOLE, block, is_page,
     named, placed,
 };
+use super::caches::{Caches, PoolCache, Quick, STREAMS, StreamGuard, StreamState, list_room};
+use super::merge::{beside_own_live, insert_merged};
 use super::observer::Event;
 use super::page::page;
 use super::registry::POOLS;
-use super::state::{
-    Caches, Kind, Pool, PoolCache, PoolShared, Quick, STREAMS, Slow, Sole, StreamGuard, StreamState, beside_own_live,
-    insert_merged, list_room,
-};
+use super::slow::Slow;
+use super::state::{Kind, Pool, PoolShared, Sole};
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
 use crate::handle::{self, AllocationId, StreamId};

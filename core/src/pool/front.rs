@@ -3,7 +3,7 @@
 //!
 //! It is a recent block like any other, freed after all of them, and its bytes are *ready* room. Everybody but the quick way, and
 //! [`super::alloc::carve`] that goes on with it, puts it where it belongs first
-//! ([`super::state::PoolCache::retire_front`]), and sees no front.
+//! ([`super::caches::PoolCache::retire_front`]), and sees no front.
 
 use super::block::{Block, GENERATION_LIMIT};
 use crate::handle;

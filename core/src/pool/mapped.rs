@@ -10,14 +10,17 @@
 use super::Reason;
 use super::alloc::{Found, Request, attach_any, detach_any, out_of_records, wait_a_little};
 use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, RECENT, UNUSED, VACANT, block};
+use super::caches::STREAMS;
 use super::config::MAX_PAGE;
 use super::fresh::enter_page;
+use super::merge::{absorb, cut};
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::release;
 use super::seams::{Sequences, each_run, look, sequences};
+use super::slow::Slow;
 use super::span::{Bound, Limits, touches};
-use super::state::{Kind, Pool, PoolShared, STREAMS, Slow, Sole, absorb, cut};
+use super::state::{Kind, Pool, PoolShared, Sole};
 use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
 use crate::few::Few;

@@ -1,8 +1,9 @@
 //! Pools by handle.
 
 use super::block::PLACE_SHIFT;
+use super::caches::{Caches, STREAMS};
 use super::config::Preset;
-use super::state::{Caches, Pool, STREAMS};
+use super::state::Pool;
 use crate::error::Result;
 use crate::handle::{self, PoolId, StreamId};
 use crate::order::Stream;

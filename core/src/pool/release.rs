@@ -3,12 +3,13 @@
 
 use super::alloc::detach_any;
 use super::block::{Block, FREE, HOST, MULTI, NIL, OBSERVED, block};
+use super::caches::{PoolCache, STREAMS};
 use super::mapped::{self, drop_ranges, release_chunks};
+use super::merge::{may_be_empty, settle_all};
 use super::observer::Event;
 use super::page::{self, Page, page};
-use super::state::{
-    Device, EntryShared, Kind, Leaving, Pool, PoolCache, PoolShared, STREAMS, Slow, Tally, may_be_empty, settle_all,
-};
+use super::slow::{Leaving, Slow};
+use super::state::{Device, EntryShared, Kind, Pool, PoolShared, Tally};
 use crate::device_source::{Grant, PageSource};
 use crate::few::Few;
 use crate::handle;

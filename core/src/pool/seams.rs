@@ -10,8 +10,9 @@
 
 use super::block::{BLOCKS, Block, FREE, NIL, RECENT, block};
 use super::page::page;
+use super::slow::Slow;
 use super::span::{Members, touches};
-use super::state::{EntryShared, Pool, PoolShared, Slow};
+use super::state::{EntryShared, Pool, PoolShared};
 use crate::few::Few;
 use crate::order::StreamRef;
 use std::sync::Arc;
@@ -470,8 +471,8 @@ pub(super) fn look() {
 #[cfg(test)]
 mod tests {
     use super::super::block::named;
+    use super::super::merge::{absorb, cut};
     use super::super::registry::POOLS;
-    use super::super::state::{absorb, cut};
     use super::{Slow, block, each_run, sequences};
     use crate::device::{self, ModelOptions};
     use crate::pool::{self, MemoryPoolConfig, PoolConfig};

@@ -4,8 +4,10 @@
 use super::Reason;
 use super::alloc::{Found, MAX_QUESTIONS, Request, attach_any, detach_any, out_of_records, point_streams};
 use super::block::{Block, FREE, MULTI, OBSERVED, block};
+use super::merge::cut;
 use super::seams::{Sequences, each_run, sequences};
-use super::state::{PoolShared, Slow, cut};
+use super::slow::Slow;
+use super::state::PoolShared;
 use crate::error::Result;
 use crate::few::Few;
 use crate::order::{At, Clock, StreamRef};
@@ -241,7 +243,7 @@ impl Request<'_> {
             detach_any(slow, shared, self.pool, e, index);
         }
         for &index in &consumed[1..] {
-            super::state::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock);
+            super::merge::absorb(consumed[0], block(consumed[0]), index, block(index), &mut shared.stock);
         }
         Ok(())
     }

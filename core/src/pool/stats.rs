@@ -2,7 +2,8 @@
 
 use super::block::block;
 use super::page::{REGION, apart, page};
-use super::state::{Counts, Kind, Pool, Slow, Tally};
+use super::slow::Slow;
+use super::state::{Counts, Kind, Pool, Tally};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -315,7 +316,7 @@ pub(crate) fn check(pool: &Arc<Pool>) -> Result<(), String> {
         drop(shared);
         let mut chained = 0;
         for &holder in holders.iter() {
-            let observed = super::state::STREAMS.at(holder.slot()).observed();
+            let observed = super::caches::STREAMS.at(holder.slot()).observed();
             let bins = slow.bins(holder, pool, e);
             bins.check()?;
             held += bins.count;

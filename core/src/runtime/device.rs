@@ -8,8 +8,9 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId};
 use crate::lock;
 use crate::order::Order;
+use crate::pool::caches::STREAMS;
 use crate::pool::observer::{Event, Observer};
-use crate::pool::state::{Device, STREAMS};
+use crate::pool::state::Device;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

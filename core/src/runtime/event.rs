@@ -9,9 +9,11 @@ use super::{
 use crate::error::{Error, Result, Status};
 use crate::handle::{self, DeviceId, EventId, StreamId};
 use crate::order::{At, Event, Point, Points, Recorded};
+use crate::pool::caches::STREAMS;
 use crate::pool::observer::Event as Told;
 use crate::pool::release;
-use crate::pool::state::{Device, STREAMS, Slow};
+use crate::pool::slow::Slow;
+use crate::pool::state::Device;
 use crate::slab::{Slab, SlotMap};
 use parking_lot::{MutexGuard, RwLock};
 use std::sync::Arc;
