@@ -170,7 +170,7 @@ pub(crate) struct EntryCache {
     pub(crate) published: bool,
     /// Some of the free blocks may be whole.
     pub(crate) whole: bool,
-    /// What the stream was ordered after when blocks last came back to it, and the entry's [`EntryShared::multi_changes`] then.
+    /// What the stream was ordered after when blocks last came back to it, and the entry's [`super::state::EntryShared::multi_changes`] then.
     pub(crate) came_back: Option<(Clock, u64)>,
     pub(crate) counts: Counts,
 }
