@@ -3,7 +3,8 @@
  * The pool, the streams and the order between them are the model's, so no GPU is needed; what is reserved, reused and
  * asked of the device is what a GPU would have seen. Traces of both versions are read, gzip or not.
  *
- * Exit status: 0 done, 1 the trace or the replay failed (the text names file and line), 2 the command line is wrong.
+ * Exit status: 0 done, 1 the trace or the replay failed (the text names file and line), or the output could not be
+ * written, 2 the command line is wrong.
  */
 #include <smp.h>
 
@@ -53,6 +54,15 @@ static int parse_number(const char *text, uint64_t *out)
     return 1;
 }
 
+/* What was printed may still be on its way: to a full disk, say. */
+static int printed(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    fprintf(stderr, "replay: standard output: %s\n", strerror(errno));
+    return 1;
+}
+
 /* 0: go on; else the exit status, less one so that --help (exit 0) is told from "go on". */
 static int parse(int argc, char **argv, struct request *request)
 {
@@ -67,7 +77,7 @@ static int parse(int argc, char **argv, struct request *request)
             options = 0;
         } else if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
             printf("%s%s", usage, help);
-            return 1;
+            return 1 + printed();
         } else if (strcmp(argument, "--pools") != 0 && strcmp(argument, "--device-call-ns") != 0 &&
                    strcmp(argument, "--format") != 0) {
             return 1 + usage_error("unknown option", argument);
@@ -166,5 +176,5 @@ int main(int argc, char **argv)
         printf("  %-22s %15" PRIu64 "\n", "failed allocations", result.failures);
         printf("  %-22s %15.1f\n", "ns per event", ns_per_event);
     }
-    return 0;
+    return printed();
 }

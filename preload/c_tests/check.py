@@ -471,6 +471,36 @@ def smp_run_sets_what_it_is_told(program, runner):
     same("a bad setting", (bad.returncode, bad.stdout), (2, ""))
     same("a bad setting is named", "SMP_LIMIT" in bad.stderr, True)
     same("not found", run([runner, "/nowhere/to/be/found"], preload=False, check=False).returncode, 127)
+    empty = run([runner, "--limit", "", "--", "sh", "-c", "echo ran"], preload=False, check=False)
+    same("an empty value", (empty.returncode, empty.stdout), (2, ""))
+
+
+def smp_run_takes_any_file_name(program, runner):
+    """Names are bytes to the system; both ways to give one, and %p within it."""
+    for name in (b"odd \xff%p.json", b"odd=\xfe.json"):
+        path = os.path.join(os.fsencode(OUT), b"%d." % os.getpid() + name)
+        for option in ([b"--report=" + path], [b"--report", path]):
+            run([runner, "--stand-in", "--limit", "10MiB", *option, "--", program, "limit"], preload=False, driver=False)
+            folder = os.fsencode(OUT)
+            (written,) = [file for file in os.listdir(folder) if file.startswith(b"%d.odd" % os.getpid())]
+            same("what follows the number", written.endswith(name[name.index(b"."):]), True)
+            same("not as text", b"\xef\xbf\xbd" in written, False)
+            with open(os.path.join(folder, written)) as file:
+                same("a report", json.load(file)["moment"], "exit")
+            os.remove(os.path.join(folder, written))
+
+
+def what_cannot_be_written_is_told(runner, replay, trace):
+    """A full disk under standard output is a failure, and said so in one line."""
+    for command in ([runner, "--help"], [runner, "--version"], [runner, "--print", "true"], [replay, "--help"], [replay, trace],
+                    [replay, "--format", "kv", trace]):
+        with open("/dev/full", "w") as full:
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("SMP_")}
+            result = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+        same(f"exit status of {command}", result.returncode, 1)
+        name = "smp-run" if command[0] == runner else "replay"
+        same("lines", len(result.stderr.splitlines()), 1)
+        same("what is said", result.stderr.startswith(f"{name}: standard output: "), True)
 
 
 def smp_run_refuses_a_folder_that_the_loader_cannot_be_told(runner):

@@ -16,7 +16,8 @@ use smp_core::device::{self, CudaOptions};
 use smp_core::pool::{self, AllocOptions};
 use smp_core::{AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Preset, Status, StreamId};
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
 
@@ -405,12 +406,14 @@ fn open(home: Current) -> Result<&'static Place, String> {
 }
 
 /// A file name for the n-th context: the first has the name that was asked for.
-fn numbered(name: &str, index: usize) -> String {
-    match (index, name.strip_suffix(".gz")) {
-        (0, _) => name.to_owned(),
-        (_, Some(stem)) => format!("{stem}.{index}.gz"),
-        (_, None) => format!("{name}.{index}"),
-    }
+fn numbered(name: &OsStr, index: usize) -> OsString {
+    let bytes = name.as_bytes();
+    let (stem, ending) = match (index, bytes.strip_suffix(b".gz")) {
+        (0, _) => return name.to_owned(),
+        (_, Some(stem)) => (stem, ".gz"),
+        (_, None) => (bytes, ""),
+    };
+    OsString::from_vec([stem, format!(".{index}{ending}").as_bytes()].concat())
 }
 
 /// Completes the traces, as the process ends.

@@ -7,8 +7,9 @@ use crate::pool;
 use crate::setting::{self, Mode, Target};
 use smp_core::PoolId;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{OsStr, OsString, c_void};
 use std::fmt::Write as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// When a report is written.
@@ -170,13 +171,26 @@ pub fn write(moment: Moment) {
         }
         Target::Stderr => write_all(2, text(&facts).as_bytes()),
         Target::File(name) => {
-            let name = name.replace("%p", &facts.process.to_string());
-            let report = if name.ends_with(".json") { json(&facts) } else { text(&facts) };
+            let name = named(name, facts.process);
+            let report = if name.as_bytes().ends_with(b".json") { json(&facts) } else { text(&facts) };
             if let Err(why) = std::fs::write(&name, report) {
-                setting::warn(&format!("the report could not be written to {name}: {why}"));
+                setting::warn(&format!("the report could not be written to {}: {why}", name.display()));
             }
         }
     }
+}
+
+/// A file's name with the process's number in place of each `%p`.
+fn named(name: &OsStr, process: u32) -> OsString {
+    let mut out = Vec::new();
+    let mut rest = name.as_bytes();
+    while let Some(at) = rest.windows(2).position(|two| two == b"%p") {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(process.to_string().as_bytes());
+        rest = &rest[at + 2..];
+    }
+    out.extend_from_slice(rest);
+    OsString::from_vec(out)
 }
 
 /// All bytes, in as few writes as it takes.
@@ -480,6 +494,12 @@ mod tests {
     #[test]
     fn json_strings_escape_what_they_must() {
         assert_eq!(quoted("a\"b\\c\n"), r#""a\"b\\c\u000a""#);
+    }
+
+    #[test]
+    fn a_name_takes_the_process_wherever_it_says_so() {
+        assert_eq!(named(OsStr::from_bytes(b"%p\xff%%p.%p"), 7), OsStr::from_bytes(b"7\xff%7.7"));
+        assert_eq!(named(OsStr::new("100%"), 7), "100%");
     }
 
     #[test]

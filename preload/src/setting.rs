@@ -1,6 +1,7 @@
 //! The settings, from `SMP_*` environment variables, read once. What cannot be read turns the library off: a program must
 //! not run differently from what was asked for.
 
+use std::ffi::OsString;
 use std::sync::OnceLock;
 
 /// What the library does.
@@ -20,7 +21,7 @@ pub enum Target {
     /// Standard error, as text.
     Stderr,
     /// A file; JSON if its name ends in `.json`. `%p` in the name stands for the process's number.
-    File(String),
+    File(OsString),
 }
 
 /// How much is said on standard error.
@@ -58,7 +59,7 @@ pub struct Settings {
     /// `SMP_REPORT_SIGNAL=1`: `SIGUSR2` asks for a report.
     pub report_signal: bool,
     /// `SMP_TRACE`: file for a version-2 trace; gzip if its name ends in `.gz`.
-    pub trace: Option<String>,
+    pub trace: Option<OsString>,
     /// `SMP_CHECK=1`: copies and sets are checked against their allocation.
     pub check: bool,
     /// `SMP_LOG`: `off`, `warn` (default), `info`.
@@ -115,22 +116,23 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
 }
 
 impl Settings {
-    /// Reads all variables through `get`; an empty one counts as not set.
+    /// Reads all variables through `get`; an empty one counts as not set. Names of files are taken as they are, all else is text.
     ///
     /// # Errors
     /// A text that names the variable that could not be read.
-    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Settings, String> {
         const SWITCH: &[(&str, bool)] = &[("0", false), ("1", true)];
         let get = |name: &str| get(name).filter(|text| !text.is_empty());
         let mut settings = Settings::default();
         fn set<T>(
-            get: &impl Fn(&str) -> Option<String>,
+            get: &impl Fn(&str) -> Option<OsString>,
             name: &str,
             read: impl FnOnce(&str) -> Result<T, String>,
             to: &mut T,
         ) -> Result<(), String> {
             if let Some(text) = get(name) {
-                *to = read(&text).map_err(|why| format!("{name}: {why}"))?;
+                let text = text.to_str().ok_or_else(|| format!("{name}: {text:?} is not UTF-8"))?;
+                *to = read(text).map_err(|why| format!("{name}: {why}"))?;
             }
             Ok(())
         }
@@ -155,13 +157,10 @@ impl Settings {
         set(&get, "SMP_RELEASE_THRESHOLD", threshold, &mut settings.release_threshold)?;
         set(&get, "SMP_EXPORT_THRESHOLD", bytes, &mut settings.export_threshold)?;
         settings.export_threshold_set = get("SMP_EXPORT_THRESHOLD").is_some();
-        let target = |t: &str| match t {
-            "stderr" => Ok(Some(Target::Stderr)),
-            file => Ok(Some(Target::File(file.to_owned()))),
-        };
-        set(&get, "SMP_REPORT", target, &mut settings.report)?;
+        let target = |file: OsString| if file == "stderr" { Target::Stderr } else { Target::File(file) };
+        settings.report = get("SMP_REPORT").map(target);
         set(&get, "SMP_REPORT_SIGNAL", |t| choice(t, SWITCH), &mut settings.report_signal)?;
-        set(&get, "SMP_TRACE", |t| Ok(Some(t.to_owned())), &mut settings.trace)?;
+        settings.trace = get("SMP_TRACE");
         set(&get, "SMP_CHECK", |t| choice(t, SWITCH), &mut settings.check)?;
         let logs = &[("off", Log::Off), ("warn", Log::Warn), ("info", Log::Info)];
         set(&get, "SMP_LOG", |t| choice(t, logs), &mut settings.log)?;
@@ -191,8 +190,7 @@ impl Settings {
 pub fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
-        let get = |name: &str| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned());
-        Settings::read(get).unwrap_or_else(|why| {
+        Settings::read(|name| std::env::var_os(name)).unwrap_or_else(|why| {
             say(&format!("{why}; switched off"));
             Settings { mode: Mode::Off, ..Settings::default() }
         })
@@ -223,9 +221,11 @@ pub fn info(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Settings, String> {
-        Settings::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        Settings::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         assert!(settings.deferred_free && settings.async_pool && settings.report_signal && settings.check);
         assert_eq!((settings.release_threshold, settings.export_threshold), (Some(u64::MAX), 4 << 20));
         assert_eq!(settings.report, Some(Target::File("out.json".into())));
-        assert_eq!(settings.trace.as_deref(), Some("t.gz"));
+        assert_eq!(settings.trace.as_deref(), Some(OsStr::new("t.gz")));
         assert_eq!(settings.log, Log::Info);
     }
 
@@ -279,6 +279,18 @@ mod tests {
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_may_have_any_name_and_all_else_is_text() {
+        let odd = OsStr::from_bytes(b"\xff.json");
+        let read = |name: &str| Settings::read(|known| (known == name).then(|| odd.to_owned()));
+        assert_eq!(read("SMP_REPORT").unwrap().report, Some(Target::File(odd.to_owned())));
+        assert_eq!(read("SMP_TRACE").unwrap().trace.as_deref(), Some(odd));
+        for name in ["SMP_MODE", "SMP_POOLS", "SMP_LIMIT", "SMP_ASYNC"] {
+            let error = read(name).unwrap_err();
+            assert!(error.starts_with(name) && error.ends_with("is not UTF-8"), "{error}");
         }
     }
 

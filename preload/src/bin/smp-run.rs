@@ -2,6 +2,8 @@
 //! environment. It replaces itself by the program: the exit status is the program's own.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -74,14 +76,18 @@ fn read(arguments: impl Iterator<Item = OsString>) -> Result<Asked, String> {
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(OsString::from(value))),
-            None => (text.as_str(), None),
+        // The value as it is: a file's name need not be UTF-8.
+        let bytes = argument.as_bytes();
+        let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
+            Some(at) => (&bytes[..at], Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
+            None => (bytes, None),
         };
-        if let Some((_, variable)) = VALUES.iter().find(|(option, _)| *option == name) {
-            // What looks like an option is one, and `--` ends them: the value has been forgotten.
-            let meant = |word: &OsString| !word.as_encoded_bytes().starts_with(b"--");
-            let value = value.or_else(|| arguments.next().filter(meant)).ok_or_else(|| {
+        if let Some((name, variable)) = VALUES.iter().find(|(option, _)| option.as_bytes() == name) {
+            // What looks like an option is one, and `--` ends them: the value has been forgotten. An empty one would set
+            // nothing, and the program run without what was asked for.
+            let meant = |word: &OsString| !word.as_bytes().starts_with(b"--");
+            let value = value.or_else(|| arguments.next().filter(meant)).filter(|value| !value.is_empty());
+            let value = value.ok_or_else(|| {
                 format!("{name} needs a value (one that begins with -- is written {name}=VALUE); see --help")
             })?;
             run.variables.push((variable, value));
@@ -165,10 +171,21 @@ fn prepare(run: &Run) -> Result<Command, String> {
 fn check(run: Run) -> Result<Run, String> {
     let given =
         |name: &str| run.variables.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
-    let get =
-        |name: &str| given(name).or_else(|| std::env::var_os(name)).map(|text| text.to_string_lossy().into_owned());
-    setting::Settings::read(get)?;
+    setting::Settings::read(|name| given(name).or_else(|| std::env::var_os(name)))?;
     Ok(run)
+}
+
+/// Writes to standard output, which may be full, or a pipe that nobody reads any more.
+fn tell(text: &[u8]) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // Standard error may be gone too.
+            let _ = writeln!(io::stderr(), "smp-run: standard output: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -178,29 +195,29 @@ fn main() -> ExitCode {
         text => Ok(text),
     });
     let run = match asked {
-        Ok(Asked::Text(text)) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
-        }
+        Ok(Asked::Text(text)) => return tell(text.as_bytes()),
         Ok(Asked::Run(run)) => run,
         Err(why) => {
-            eprintln!("smp-run: {why}");
+            let _ = writeln!(io::stderr(), "smp-run: {why}");
             return ExitCode::from(2);
         }
     };
     let why = match prepare(&run) {
         Ok(command) if run.print => {
+            let mut text = Vec::new();
             for (name, value) in command.get_envs() {
-                println!("{}={}", name.display(), value.unwrap_or_default().display());
+                text.extend_from_slice(&[name.as_bytes(), b"=", value.unwrap_or_default().as_bytes(), b"\n"].concat());
             }
-            println!("{}", run.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "));
-            return ExitCode::SUCCESS;
+            let words: Vec<&[u8]> = run.command.iter().map(|word| word.as_bytes()).collect();
+            text.extend_from_slice(&words.join(&b' '));
+            text.push(b'\n');
+            return tell(&text);
         }
         // Returns only if it failed.
         Ok(mut command) => format!("{}: {}", run.command[0].display(), command.exec()),
         Err(why) => why,
     };
-    eprintln!("smp-run: {why}");
+    let _ = writeln!(io::stderr(), "smp-run: {why}");
     ExitCode::from(NOT_RUN)
 }
 
@@ -221,6 +238,27 @@ mod tests {
         let set = |name: &'static str, value: &str| (name, OsString::from(value));
         assert_eq!(run.variables, [set("SMP_LIMIT", "8GiB"), set("SMP_REPORT", "out.json"), set("SMP_CHECK", "1")]);
         assert_eq!(run.command, ["./app", "--limit", "1"]);
+    }
+
+    #[test]
+    fn a_value_is_taken_byte_for_byte() {
+        let odd = OsStr::from_bytes(b"\xff=1.json");
+        let joined = OsStr::from_bytes(b"--report=\xff=1.json");
+        for arguments in [vec![joined.to_owned()], vec![OsString::from("--report"), odd.to_owned()]] {
+            let Ok(Asked::Run(run)) = read(arguments.into_iter().chain([OsString::from("app")])) else {
+                panic!("it is read")
+            };
+            assert_eq!(run.variables, [("SMP_REPORT", odd.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn an_empty_value_is_none() {
+        for (option, _) in VALUES {
+            let needs = format!("{option} needs a value");
+            assert!(run(&[option, "", "./app"]).unwrap_err().starts_with(&needs));
+            assert!(run(&[&format!("{option}="), "./app"]).unwrap_err().starts_with(&needs));
+        }
     }
 
     #[test]
