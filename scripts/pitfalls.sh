@@ -45,6 +45,10 @@ table=(
     "a cancelled thread ends at a point of its own;cancellation;^a_cancellation_waits_for_the_programs_own_point.pool$"
     "24 the kill switch;kill-switch;^app.linked.legacy.off$"
     "a refused free leaves the block known;refused-free;^a_refused_free_leaves_the_block_known.pool$"
+    "what is wrong besides the address is told;refusals;^a_refusal_is_the_drivers.pool$"
+    "captures keep the legacy stream from ours;barred;^a_refusal_is_the_drivers.pool$"
+    "an address where a pool maps memory is its own;mapped;^a_refusal_is_the_drivers.pool$"
+    "an export that is not wanted is the driver's;unwanted-exports;^a_linked_program_is_replaced_what_is_wanted$"
     "a free waits for another context's stream;other-contexts;^a_free_is_ordered_after_another"
     "a double free does not give a page away;double-free;^app.dlsym.legacy.pool$"
 )

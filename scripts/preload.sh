@@ -4,6 +4,7 @@
 # preload.sh [CTEST ARGUMENTS]   for instance -R lookups, or -LE seeds to leave the long runs out
 #
 # SEEDS=1000         adversarial orders that the programs of the runtime run in (default 100)
+# PROGRAMS=1000      random programs of calls, compared without and with the library (default 6); -R random_programs: only these
 # CLIENTS=1          also NVIDIA's Python packages, by scripts/clients.sh (some 850 MB are installed)
 # FEATURES=...       cargo features of the library; scripts/pitfalls.sh uses break-switches
 # TREE=DIR           where to build (default build/preload)
@@ -43,7 +44,7 @@ done
 
 options=(-DPRELOAD="$cargo_out/libsmp_preload.so" -DDRIVER="$tree/driver" -DCUDA_INCLUDE="$cuda"
     -DSMP_RUN="$cargo_out/smp-run" -DREPLAY="$tree/replay" -DNVCC="$cuda/../bin/nvcc" -DPACKAGES="$site"
-    -DLIBSMP="$cargo_out/libsmp.so" -DSEEDS="${SEEDS:-100}")
+    -DLIBSMP="$cargo_out/libsmp.so" -DSEEDS="${SEEDS:-100}" -DPROGRAMS="${PROGRAMS:-6}")
 [ -z "${CLIENTS:-}" ] || options+=(-DCLIENTS="$root/scripts/clients.sh")
 cmake -S preload/c_tests -B "$tree" "${options[@]}" >/dev/null
 cmake --build "$tree" --parallel "$jobs" >/dev/null

@@ -851,6 +851,79 @@ static int refused_frees(void)
     return 0;
 }
 
+/* What a block answers for itself, and whether it is its own only. */
+static void answers(const char *what, CUdeviceptr p, CUdeviceptr other)
+{
+    CUcontext context = (CUcontext)1, current;
+    unsigned long long block = 0, others = 0;
+    size_t size = 0;
+    MUST(CALL(cuCtxGetCurrent)(&current));
+    printf("%s: context %d", what, (int)CALL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+    printf(" %s", context == current ? "this" : context ? "other" : "none");
+    printf(" memory %d", (int)CALL(cuPointerGetAttribute)(&block, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, p));
+    MUST(CALL(cuPointerGetAttribute)(&others, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, other));
+    printf(" its own %d", block != others);
+    printf(" range %d", (int)CALL(cuMemGetAddressRange)(0, &size, p));
+    printf(" of bytes %d\n", size > 0);
+}
+
+/* Calls that have more wrong with them than an address, and what they do to a capture besides being refused. */
+static void refused_calls(const char *what, CUcontext context, CUstream captured)
+{
+    CUdeviceptr p, gone;
+    CUgraph graph;
+    int ordered = what[0] == 'o', way, unused;
+    if (ordered) MUST(CALL(cuMemAllocAsync)(&p, 4096, 0));
+    else MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemAlloc)(&gone, 4096));
+    MUST(CALL(cuMemFree)(gone));
+    printf("%s: freed is %d %d\n", what, (int)CALL(cuMemGetAddressRange)(0, 0, gone),
+           (int)CALL(cuPointerGetAttribute)(&unused, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, gone));
+    MUST(CALL(cuCtxSetCurrent)(0));
+    printf("no context: %d", (int)CALL(cuMemFree)(p));
+    printf(" inside %d", (int)CALL(cuMemFree)(p + 256));
+    printf(" host %d", (int)CALL(cuMemFreeHost)((void *)p));
+    printf(" range %d\n", (int)CALL(cuMemGetAddressRange)(0, 0, p));
+    MUST(CALL(cuCtxSetCurrent)(context));
+    for (way = 0; way < 5; way++) {
+        CUdeviceptr q = 0;
+        MUST(CALL(cuStreamBeginCapture)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        if (way == 0) printf("captured: %d", (int)CALL(cuMemFree)(p));
+        if (way == 1) printf("inside: %d", (int)CALL(cuMemFree)(p + 256));
+        if (way == 2) printf("on its stream: %d", (int)CALL(cuMemFreeAsync)(p, captured));
+        if (way == 3) printf("on the legacy stream: %d", (int)CALL(cuMemFreeAsync)(p, 0));
+        if (way == 4) printf("from the legacy stream: %d", (int)CALL(cuMemAllocAsync)(&q, 512, 0));
+        if (way != 2) printf(" then %d", (int)CALL(cuMemFreeAsync)(p, captured));
+        printf(" end %d\n", (int)CALL(cuStreamEndCapture)(captured, &graph));
+    }
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuCtxSynchronize)());
+}
+
+static int refusals(void)
+{
+    CUcontext context = driver_begin();
+    CUdeviceptr p, q;
+    CUstream captured;
+    /* Blocking, so that the legacy stream would have to wait for it. */
+    MUST(CALL(cuStreamCreate)(&captured, CU_STREAM_DEFAULT));
+    refused_calls("plain", context, captured);
+    refused_calls("ordered", context, captured);
+    MUST(CALL(cuMemAlloc)(&p, 1000));
+    MUST(CALL(cuMemAlloc)(&q, 1000));
+    answers("plain", p, q);
+    MUST(CALL(cuMemFree)(q));
+    MUST(CALL(cuMemAllocAsync)(&q, 0, 0));
+    answers("ordered, of no bytes", q, p);
+    MUST(CALL(cuMemFree)(q));
+    MUST(CALL(cuMemFree)(p));
+    /* More than can be counted, and a bad flag: which of the two is told first is the driver's business. */
+    MUST(CALL(cuMemAlloc)(&p, 1000));
+    printf("too much: %d\n", (int)CALL(cuMemAllocManaged)(&q, (size_t)-1, 7));
+    MUST(CALL(cuMemFree)(p));
+    return 0;
+}
+
 /* Memory that another context's stream uses last and frees: by name, and as that context's default stream. Whoever gets it
    next must not disturb what that stream still reads. More rounds than there is memory for. */
 static int other_contexts_streams(void)
@@ -1036,6 +1109,7 @@ int main(int argc, char **argv)
     CASE(contexts_in_turn)
     CASE(contexts_with_memory)
     CASE(refused_frees)
+    CASE(refusals)
     CASE(other_contexts_streams)
     CASE(another_context_current)
     CASE(cancellation)

@@ -7,6 +7,7 @@ SMP_TEST_DRIVER and SMP_TEST_OUT. Exits with 0 if all is as it must be, else say
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -583,6 +584,97 @@ def as_without_the_library(*command):
     same("calls of the driver", logs[1], logs[0])
     if logs[0].count("cuGetProcAddress_v2") < 300:
         fail(f"the runtime made only {len(logs[0])} look-ups")
+
+
+# What the library may be told to do; and where a stream-ordered block that outlives its context may be had.
+WAYS = {
+    "off": {"SMP_MODE": "off"},
+    "count": {"SMP_MODE": "count"},
+    "pool": {},
+    "report": {"SMP_REPORT": os.path.join(OUT, "random.%p.json")},
+    "deferred": {"SMP_FREE": "deferred"},
+    "async": {"SMP_ASYNC": "pool"},
+    "async deferred": {"SMP_ASYNC": "pool", "SMP_FREE": "deferred"},
+    "check": {"SMP_CHECK": "1"},
+    "trace": {"SMP_ASYNC": "pool", "SMP_TRACE": os.path.join(OUT, f"random.{os.getpid()}.gz")},
+    "mapped": {"SMP_POOLS": "preset(mapped)"},
+    "mapped async": {"SMP_POOLS": "preset(mapped)", "SMP_ASYNC": "pool", "SMP_FREE": "deferred"},
+    "direct": {"SMP_POOLS": "direct()", "SMP_ASYNC": "pool"},
+    "cuda": {"SMP_POOLS": "preset(cuda)", "SMP_ASYNC": "pool"},
+    "exported": {"SMP_EXPORT_THRESHOLD": "1"},
+    "threshold": {"SMP_RELEASE_THRESHOLD": "none"},
+}
+# What may be said of such programs on standard error, by design.
+SAID = ("is open to other devices: the driver serves", "refused: the block of")
+
+
+def to_compare(text, way, threads):
+    """What must be the same: free memory, figures of pools and what has run by when are not, where docs/preload.md says so."""
+    settings = WAYS[way]
+    drivers = settings.get("SMP_MODE") in ("off", "count")
+    dropped = "MPS" if threads > 1 or os.environ["SIMCUDA_MODE"] != "lazy" else "" if drivers else "M"
+    if "SMP_ASYNC" in settings or "SMP_CHECK" in settings or "SMP_RELEASE_THRESHOLD" in settings:
+        dropped += "P"
+    if "SMP_FREE" in settings or "SMP_ASYNC" in settings or "SMP_CHECK" in settings:
+        dropped += "S"
+    lines = text.splitlines()
+    for mark in dropped:
+        lines = [re.sub(rf" ?\|{mark}.*", "", line) for line in lines]
+    # The mapping behind a block is told where there is one.
+    return [line for line in lines if not re.search(" attribute 1[89] ", line)]
+
+
+def random_programs(program, first, last, steps, threads):
+    """Programs of calls that a seed chooses answer the same without and with the library, whatever it is told to do."""
+    threads = int(threads)
+    os.environ.update(SIMCUDA_DEVICES="2", SIMCUDA_MEMORY="8GiB")
+    unsteady = 0
+    for seed in range(int(first), int(last) + 1):
+        command = [program, str(seed), steps, str(threads)]
+        for mode in ("eager", "lazy", "adversarial"):
+            os.environ.update(SIMCUDA_MODE=mode, SIMCUDA_SEED=str(seed))
+            plain = run(command, preload=False, check=False)
+            if "BAD" in plain.stdout:
+                fail(f"{command} reads wrong bytes without the library ({mode})")
+            again = run(command, preload=False, check=False)
+            if (plain.stdout, plain.returncode) != (again.stdout, again.returncode):
+                # Host functions run when they please, and something depended on it.
+                unsteady += 1
+                continue
+            for way, settings in WAYS.items():
+                # Memory goes with its context, stream-ordered or not, where it is ours; half of the programs rely on neither.
+                if seed % 2 == 0 and ("SMP_ASYNC" in settings or "SMP_CHECK" in settings):
+                    continue
+                got = run(command, settings, check=False)
+                what = f"{' '.join(command)} with {settings}, SIMCUDA_MODE={mode}: "
+                before, after = to_compare(plain.stdout, way, threads), to_compare(got.stdout, way, threads)
+                for one, other in zip(before, after):
+                    same(what, other, one)
+                same(what + "lines", len(after), len(before))
+                same(what + "exit status", got.returncode, plain.returncode)
+                said = [line for line in got.stderr.splitlines() if not any(known in line for known in SAID)]
+                same(what + "standard error", said, plain.stderr.splitlines())
+    print(f"{last} seeds, {unsteady} runs left out")
+
+
+def a_linked_program_is_replaced_what_is_wanted(program):
+    """Its calls come to the library's exports, whatever is switched on; what is not wanted there is the driver's."""
+    _, report = report_of([program], "pool")
+    same("accesses checked", report["accesses_checked"], 0)
+    _, report = report_of([program], "pool", SMP_CHECK="1")
+    same("accesses are checked where asked", report["accesses_checked"] > 0, True)
+
+
+def a_refusal_is_the_drivers(program, mode):
+    """What is wrong besides the address, and what a refused call does to a capture: as without the library."""
+    os.environ["SIMCUDA_MEMORY"] = "256MiB"
+    plain = run([program, "refusals"], preload=False)
+    ways = ({}, {"SMP_FREE": "deferred"}, {"SMP_ASYNC": "pool"}, {"SMP_ASYNC": "pool", "SMP_FREE": "deferred"},
+            {"SMP_POOLS": "mapped(range_size=256MiB)", "SMP_ASYNC": "pool"})
+    for settings in ways if mode == "pool" else ({},):
+        result, report = report_of([program, "refusals"], mode, **settings)
+        same(f"answers with {settings}", result.stdout, plain.stdout)
+        same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
 
 
 def clients(script, mode):

@@ -84,10 +84,7 @@ pub unsafe fn trim(real: unsafe fn(Handle, usize) -> Code, of: Handle, keep: usi
     let Some(_inside) = entry::enter() else { return driver() };
     let code = driver();
     if code == SUCCESS {
-        for ours in pool::in_place_of(of) {
-            // Pages that cannot go back stay, as the driver's do.
-            let _ = smp_core::pool::trim_to(ours, keep as u64);
-        }
+        pool::trim_in_place_of(of, keep as u64);
     }
     code
 }

@@ -160,9 +160,12 @@ pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code 
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(context) };
     let Some(_inside) = entry::enter() else { return driver() };
+    let ending = pool::ending(context);
     let code = driver();
     if code == SUCCESS {
         gone(context);
+    } else {
+        ending.called_off();
     }
     code
 }
@@ -199,9 +202,12 @@ pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
+    let ending = pool::ending(context);
     let code = driver();
     if code == SUCCESS && context != 0 {
         gone(context);
+    } else {
+        ending.called_off();
     }
     code
 }
@@ -215,9 +221,12 @@ pub unsafe fn primary_release(real: unsafe fn(i32) -> Code, device: i32) -> Code
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
+    let ending = pool::ending(context);
     let code = driver();
     if code == SUCCESS && context != 0 && !primary_active(device) {
         gone(context);
+    } else {
+        ending.called_off();
     }
     code
 }

@@ -34,6 +34,9 @@ pub const NOT_FOUND: Code = 500;
 /// `CUDA_ERROR_UNKNOWN`.
 pub const UNKNOWN: Code = 999;
 
+/// No memory's address: what the driver says of it, it would say of memory that has been freed.
+pub const NOWHERE: Pointer = 8;
+
 /// `CUmemLocation`: a device.
 #[repr(C)]
 pub struct Location {

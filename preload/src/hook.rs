@@ -73,12 +73,19 @@ impl Hook {
     fn wanted(&self) -> bool {
         let settings = setting::settings();
         match self.need {
-            Need::Always => settings.mode != Mode::Off,
+            Need::Always => settings.mode != Mode::Off || broken("kill-switch"),
             Need::Pool => settings.mode == Mode::Pool,
             Need::Async => settings.mode == Mode::Pool && settings.async_pool,
             Need::Check => settings.mode == Mode::Pool && settings.check,
             Need::Order => settings.mode == Mode::Pool && pool::watched(),
         }
+    }
+
+    /// Whether a call that has come to ours is ours to answer. A program that is linked to the driver, or asks the default
+    /// scope, comes to our export whatever the settings are.
+    #[inline]
+    fn called(&self) -> bool {
+        self.wanted() || broken("unwanted-exports")
     }
 }
 
@@ -131,6 +138,10 @@ macro_rules! hooks {
     (@export $id:ident $symbol:ident $form:ident ($($arg:ident : $ty:ty),*) => $body:path) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
+            if !$id.called() {
+                // SAFETY: as below.
+                return unsafe { real::$symbol($($arg),*) };
+            }
             // SAFETY: the arguments are the program's, who calls the driver's function of this name.
             entry::contain(|| unsafe { $body(real::$symbol, $($arg),*) })
         }
@@ -140,6 +151,10 @@ macro_rules! hooks {
         #[unsafe(naked)]
         unsafe extern "C" fn $symbol($($arg: $ty),*) -> Code {
             unsafe extern "C" fn with_caller($($arg: $ty,)* caller: usize) -> Code {
+                if !$id.called() {
+                    // SAFETY: as below.
+                    return unsafe { real::$symbol($($arg),*) };
+                }
                 // SAFETY: the arguments are the program's, who calls the driver's function of this name.
                 entry::contain(|| unsafe { $body(real::$symbol, $($arg,)* caller) })
             }

@@ -29,10 +29,14 @@ fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
     let books = ledger::device(request.home.device);
     let on_device = request.kind.on_device();
     let limit = setting::settings().limit.filter(|_| on_device);
-    // Charged before the driver is asked: of two requests that would only fit alone, one is refused.
+    // Charged before the driver is asked: of two requests that would only fit alone, one is refused. Without a limit it is the
+    // driver that refuses, and says why; more than can be counted it does not have.
     let attempt = || {
         if on_device && !books.charge(request.bytes, limit) {
-            return Err(&books.refusals);
+            return match limit {
+                Some(_) => Err(&books.refusals),
+                None => Ok((Some(take().0).filter(|code| *code != SUCCESS).unwrap_or(OUT_OF_MEMORY), 0, 0)),
+            };
         }
         let taken = take();
         if taken.0 != SUCCESS && on_device {
@@ -62,6 +66,9 @@ fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
         // The padding of rows is known only now; the block is there, so it counts even past the limit.
         books.charge(bytes - request.bytes, None);
     }
+    if on_device && request.kind != Kind::Physical && setting::settings().mode == Mode::Pool {
+        pool::given(at, bytes);
+    }
     let caller = report::origin(request.caller);
     let Request { kind, home, stream, .. } = request;
     let Current { context, device } = home;
@@ -71,17 +78,31 @@ fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
 
 /// Gives memory back, a pool's block through `ours`, the driver's through `give`: struck out first, written in again if the
 /// driver refuses; `ours` writes it in again itself where it refuses.
-fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: impl FnOnce() -> Code) -> Code {
+fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: impl Fn(Pointer) -> Code) -> Code {
     let block = ledger::strike_out(space, at);
     if let Some(block) = block.filter(|block| block.pooled != 0) {
-        return ours(block);
+        // A thread without a context frees nothing.
+        if context::current().is_some() || broken("refusals") {
+            return ours(block);
+        }
+        return match refusal(&give) {
+            INVALID_VALUE => ours(block),
+            DEINITIALIZED => {
+                ledger::settle(&block);
+                DEINITIALIZED
+            }
+            code => {
+                ledger::put_back(at, block);
+                code
+            }
+        };
     }
     if block.is_none() && space == Space::Address && pool::owns(at) && !broken("double-free") {
         // Freed before, or never the start of a block; the driver would take the page for the block.
-        return INVALID_VALUE;
+        return refusal(&give);
     }
     let _held = broken("no-lock").then(|| ledger::hold(at));
-    let code = give();
+    let code = give(at);
     match block {
         // While the process ends the driver may be gone already; the memory went with it.
         Some(mut block) if code == SUCCESS || code == DEINITIALIZED => {
@@ -97,6 +118,15 @@ fn give_back(space: Space, at: Pointer, ours: impl FnOnce(Block) -> Code, give: 
     code
 }
 
+/// What the driver answers to a free, by a call and in a state as this one, of what is none of its memory: there may be more
+/// wrong than the address, and more done than said, as to a capture.
+fn refusal(give: &impl Fn(Pointer) -> Code) -> Code {
+    match broken("refusals") {
+        true => INVALID_VALUE,
+        false => Some(give(driver::NOWHERE)).filter(|code| *code != SUCCESS).unwrap_or(INVALID_VALUE),
+    }
+}
+
 /// Reads what a successful call wrote.
 ///
 /// # Safety
@@ -107,11 +137,11 @@ unsafe fn written<T: Copy>(to: *mut T) -> T {
 }
 
 /// Refuses a pool's block to a call that frees memory of another kind: the call that is meant for it will find it.
-fn not_its_kind(at: Pointer, block: Block) -> Code {
+fn not_its_kind(at: Pointer, block: Block, give: &impl Fn(Pointer) -> Code) -> Code {
     if !broken("refused-free") {
         ledger::put_back(at, block);
     }
-    INVALID_VALUE
+    refusal(give)
 }
 
 type Alloc = unsafe fn(*mut Pointer, usize) -> Code;
@@ -176,8 +206,8 @@ unsafe fn deliver_ordered(answer: Result<Pointer, Code>, to: *mut Pointer) -> Co
 /// As the driver's.
 pub unsafe fn free(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(at) };
-    let Some(_inside) = entry::enter() else { return driver() };
+    let driver = |at| unsafe { real(at) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
     give_back(Space::Address, at, |block| pool::free(at, block), driver)
 }
 
@@ -362,13 +392,14 @@ pub unsafe fn free_async<const TWIN: bool>(
     stream: Handle,
 ) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(at, stream) };
-    let Some(_inside) = entry::enter() else { return driver() };
+    let driver = |at| unsafe { real(at, stream) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
     let stream = order::named(stream, TWIN);
+    let refuse = || refusal(&driver);
     let ours = |block: Block| match block.kind {
-        kind if kind.ordered() => pool::free_ordered(at, block, stream),
-        _ if broken("cross-free") => driver(),
-        _ => pool::free_on(at, block, stream),
+        kind if kind.ordered() => pool::free_ordered(at, block, stream, &refuse),
+        _ if broken("cross-free") => driver(at),
+        _ => pool::free_on(at, block, stream, &refuse),
     };
     give_back(Space::Address, at, ours, driver)
 }
@@ -469,9 +500,9 @@ unsafe fn pinned(to: *mut Pointer, bytes: usize, caller: usize, driver: impl Fn(
 /// As the driver's.
 pub unsafe fn free_host(real: unsafe fn(Pointer) -> Code, at: Pointer) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(at) };
-    let Some(_inside) = entry::enter() else { return driver() };
-    give_back(Space::Address, at, |block| not_its_kind(at, block), driver)
+    let driver = |at| unsafe { real(at) };
+    let Some(_inside) = entry::enter() else { return driver(at) };
+    give_back(Space::Address, at, |block| not_its_kind(at, block, &driver), driver)
 }
 
 /// `CUmemAllocationProp`, as far as it is read here: type, handle types, then where the memory is to lie.
@@ -525,9 +556,9 @@ pub unsafe fn create(
 /// As the driver's.
 pub unsafe fn release(real: unsafe fn(u64) -> Code, handle: u64) -> Code {
     // SAFETY: the program's arguments.
-    let driver = || unsafe { real(handle) };
-    let Some(_inside) = entry::enter() else { return driver() };
-    give_back(Space::Handle, handle, |block| not_its_kind(handle, block), driver)
+    let driver = |handle| unsafe { real(handle) };
+    let Some(_inside) = entry::enter() else { return driver(handle) };
+    give_back(Space::Handle, handle, |block| not_its_kind(handle, block, &driver), driver)
 }
 
 #[cfg(test)]

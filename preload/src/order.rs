@@ -50,6 +50,13 @@ pub fn is_capturing(stream: Handle) -> bool {
     capturing() && unsafe { driver::cuStreamIsCapturing(stream, &mut status) } == SUCCESS && status != 0
 }
 
+/// Whether the captures of others keep this stream from being used: the legacy stream would have to wait for them.
+pub fn is_barred(stream: Handle) -> bool {
+    let mut status = 0;
+    // SAFETY: the stream is the program's, the target ours.
+    capturing() && !broken("barred") && unsafe { driver::cuStreamIsCapturing(stream, &mut status) } != SUCCESS
+}
+
 /// Runs calls of our own so that they neither enter nor break a capture of the program's.
 pub fn relaxed<T>(run: impl FnOnce() -> T) -> T {
     if !capturing() {

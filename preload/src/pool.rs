@@ -18,7 +18,7 @@ use smp_core::{AllocationId, DeviceId, MemoryPoolConfig, PoolConfig, PoolId, Pre
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
 
 /// What the driver aligns to at most where programs rely on it: textures.
@@ -44,6 +44,10 @@ pub struct Place {
     elsewhere: AtomicBool,
     /// Other devices may reach the memory of the driver's pool, so it is the driver that serves.
     opened: AtomicBool,
+    /// The context is being ended: who works for other contexts keeps away.
+    ending: AtomicBool,
+    /// Held by who works for other contexts.
+    visited: Mutex<()>,
     limbo: Mutex<Limbo>,
     /// Some of what is in limbo is of stream-ordered blocks.
     ordered_in_limbo: AtomicBool,
@@ -164,8 +168,32 @@ extern "C" fn page_alloc(to: *mut Pointer, bytes: usize) -> Code {
     // SAFETY: the driver wrote it.
     let at = unsafe { to.read() };
     books.pages.add(bytes as u64);
+    given(at, bytes as u64);
     PAGES.write().unwrap_or_else(PoisonError::into_inner).insert(at, Page { bytes: bytes as u64, home });
     code
+}
+
+/// The driver has given these addresses: what was a page there has gone with its context, whose end another thread is about to
+/// note.
+pub fn given(at: Pointer, bytes: u64) {
+    let end = at.saturating_add(bytes);
+    let there = |pages: &BTreeMap<u64, Page>| -> Vec<u64> {
+        let touches = |of: &(&u64, &Page)| of.0.saturating_add(of.1.bytes) > at;
+        // Pages do not overlap: only the last that begins at or before this can reach into it.
+        let before = pages.range(..=at).next_back().filter(touches).map(|(&start, _)| start);
+        let after = pages.range(at..end).map(|(&start, _)| start).filter(|start| *start != at);
+        before.into_iter().chain(after).collect()
+    };
+    let none = there(&PAGES.read().unwrap_or_else(PoisonError::into_inner)).is_empty();
+    if none {
+        return;
+    }
+    let mut pages = PAGES.write().unwrap_or_else(PoisonError::into_inner);
+    for start in there(&pages) {
+        if let Some(page) = pages.remove(&start) {
+            drop_page(&page);
+        }
+    }
 }
 
 extern "C" fn page_free(at: Pointer) -> Code {
@@ -305,7 +333,7 @@ fn page_at(at: Pointer) -> Option<(u64, u64)> {
 
 /// Whether an address lies in a page of ours: the driver must never be asked to free it.
 pub fn owns(at: Pointer) -> bool {
-    page_at(at).is_some() || block_at(at).is_some()
+    context_of(at).is_some()
 }
 
 /// The context whose pool has an address.
@@ -313,14 +341,21 @@ pub fn context_of(at: Pointer) -> Option<Handle> {
     if let Some((start, _)) = page_at(at) {
         return PAGES.read().unwrap_or_else(PoisonError::into_inner).get(&start).map(|page| page.home.context);
     }
-    setting::settings().pools.as_ref()?;
-    places().into_iter().find(|place| pool::find(place.device, at).is_ok()).map(|place| place.home.context)
+    range_at(at)
 }
 
-/// The pool's block at an address outside of all pages: in pools of the program's choice, which may map memory.
-fn block_at(at: Pointer) -> Option<(AllocationId, u64)> {
+/// The context whose pool has an address outside of all pages, as pools of the program's choice may: in addresses reserved to
+/// map memory there, or in a block of a pool of the driver's.
+fn range_at(at: Pointer) -> Option<Handle> {
     setting::settings().pools.as_ref()?;
-    places().into_iter().find_map(|place| pool::find(place.device, at).ok())
+    let reserved = lock(&RANGES).range(..=at).next_back().map(|(&start, &of)| (start, of));
+    if let Some((start, (bytes, context))) = reserved
+        && at - start < bytes as u64
+        && !broken("mapped")
+    {
+        return Some(context);
+    }
+    places().into_iter().find(|place| pool::find(place.device, at).is_ok()).map(|place| place.home.context)
 }
 
 /// The pools' configurations: for small blocks, and for those with pages of their own.
@@ -387,6 +422,8 @@ fn open(home: Current) -> Result<&'static Place, String> {
         instead_of: default_pool(home.device),
         elsewhere: AtomicBool::new(false),
         opened: AtomicBool::new(false),
+        ending: AtomicBool::new(false),
+        visited: Mutex::default(),
         limbo: Mutex::default(),
         ordered_in_limbo: AtomicBool::new(false),
         relay: OnceLock::new(),
@@ -483,6 +520,13 @@ impl Place {
         if block.kind.ordered() {
             self.ordered_in_limbo.store(true, Relaxed);
         }
+    }
+
+    /// Puts a block into limbo that the next synchronise, or event of ours, is to cover.
+    fn put_in_limbo(&self, id: AllocationId, block: &Block) {
+        let mut limbo = lock(&self.limbo);
+        limbo.open.push(id);
+        self.note_ordered(block);
     }
 
     /// Puts back what a failed synchronise left in limbo; the next one covers it.
@@ -640,6 +684,15 @@ impl Place {
         })
     }
 
+    /// Does something for the calls of other contexts, unless the context is being ended.
+    fn visit(&self, run: impl FnOnce(&Self)) {
+        let own = context::current().is_some_and(|home| home.context == self.home.context);
+        let _visit = (!own).then(|| lock(&self.visited));
+        if own || !self.ending.load(SeqCst) {
+            run(self);
+        }
+    }
+
     /// Memory is out: everything that can be made free is, and goes back to the driver.
     fn relieve(&self) {
         if broken("relief") {
@@ -660,8 +713,32 @@ pub fn relieve(device: i32) -> bool {
     if before == 0 || broken("relief-of-others") {
         return false;
     }
-    places().into_iter().filter(|place| place.home.device == device).for_each(Place::relieve);
+    places().into_iter().filter(|place| place.home.device == device).for_each(|place| place.visit(Place::relieve));
     held() < before
+}
+
+/// A context is about to be ended: from here on no other thread's call enters it on its own account.
+#[must_use]
+pub fn ending(context: Handle) -> Ending {
+    let place = known(context);
+    if let Some(place) = place {
+        place.ending.store(true, SeqCst);
+        // Who is there leaves first; the program's own calls are its own business.
+        drop(lock(&place.visited));
+    }
+    Ending(place)
+}
+
+/// A context that may end.
+pub struct Ending(Option<&'static Place>);
+
+impl Ending {
+    /// It has not ended.
+    pub fn called_off(self) {
+        if let Some(place) = self.0 {
+            place.ending.store(false, SeqCst);
+        }
+    }
 }
 
 /// An event of the current context.
@@ -726,12 +803,8 @@ pub fn free(at: Pointer, block: Block) -> Code {
         return SUCCESS;
     };
     let id = AllocationId(block.pooled);
-    if block.kind.ordered() && !broken("async-free") {
-        // Such a free does not wait for other streams' work.
-        return defer(place, at, block);
-    }
     if order::capturing() {
-        // Whether a plain free is legal now only the driver knows: a request of the same kind tells.
+        // Whether such a free is legal now, of whichever memory, only the driver knows: a request of the same kind tells.
         let mut probe = 0;
         // SAFETY: the target is ours.
         let code = unsafe { real::cuMemAlloc_v2(&mut probe, 1) };
@@ -741,11 +814,12 @@ pub fn free(at: Pointer, block: Block) -> Code {
         }
         // SAFETY: it came a moment ago.
         unsafe { real::cuMemFree_v2(probe) };
-        place.back_into_limbo(vec![id]);
+        place.put_in_limbo(id, &block);
         ledger::settle(&block);
         return SUCCESS;
     }
-    if setting::settings().deferred_free {
+    // A free of stream-ordered memory does not wait for other streams' work.
+    if block.kind.ordered() && !broken("async-free") || setting::settings().deferred_free {
         return defer(place, at, block);
     }
     free_waiting(place, at, block)
@@ -798,8 +872,8 @@ fn defer(place: &'static Place, at: Pointer, block: Block) -> Code {
 }
 
 /// Serves `cuMemFreeAsync` of a block of `cuMemAlloc`, and of any on a stream of another context: it is free once the
-/// stream has come this far.
-pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
+/// stream has come this far. `refuse` says what the driver does to memory that the stream cannot free.
+pub fn free_on(at: Pointer, block: Block, stream: Handle, refuse: &dyn Fn() -> Code) -> Code {
     let Some(place) = known(block.context) else {
         ledger::settle(&block);
         return SUCCESS;
@@ -807,7 +881,7 @@ pub fn free_on(at: Pointer, block: Block, stream: Handle) -> Code {
     if order::is_capturing(stream) {
         // Memory from outside a graph cannot be freed in one.
         ledger::put_back(at, block);
-        return INVALID_VALUE;
+        return refuse();
     }
     let id = AllocationId(block.pooled);
     let code = match place.after(stream) {
@@ -843,7 +917,9 @@ pub fn alloc_ordered(
     pool: Option<Handle>,
     caller: usize,
 ) -> Option<Result<Pointer, Code>> {
-    if !setting::settings().async_pool || (order::is_capturing(stream) && !broken("capture")) {
+    if !setting::settings().async_pool
+        || (order::is_capturing(stream) || order::is_barred(stream)) && !broken("capture")
+    {
         return None;
     }
     let place = place(home).filter(|place| match pool {
@@ -898,6 +974,16 @@ pub fn in_place_of(driver: Handle) -> Vec<PoolId> {
         pools = standing();
     }
     pools
+}
+
+/// Trims those pools. Pages that cannot go back stay, as the driver's do.
+pub fn trim_in_place_of(driver: Handle, keep: u64) {
+    in_place_of(driver);
+    for place in places().into_iter().filter(|place| place.stands_in_for(driver)) {
+        place.visit(|place| {
+            place.ordered_pool().map(|pool| pool::trim_to(pool, keep));
+        });
+    }
 }
 
 /// A device's default pool of the driver's, 0 if it has none.
@@ -992,11 +1078,11 @@ impl Place {
 }
 
 /// Serves `cuMemFreeAsync` of a stream-ordered block of ours that has been struck out of the ledger.
-pub fn free_ordered(at: Pointer, block: Block, stream: Handle) -> Code {
+pub fn free_ordered(at: Pointer, block: Block, stream: Handle, refuse: &dyn Fn() -> Code) -> Code {
     // A default stream is the current context's. A context's own streams the core knows from others'.
     let own = stream > 2 || context::current().is_some_and(|home| home.context == block.context);
-    if !own && !broken("other-contexts") {
-        return free_on(at, block, stream);
+    if !own && !broken("other-contexts") || order::is_barred(stream) {
+        return free_on(at, block, stream, refuse);
     }
     let error = match pool::free_async(AllocationId(block.pooled), StreamId(stream as u64)) {
         Ok(()) => {
@@ -1007,10 +1093,10 @@ pub fn free_ordered(at: Pointer, block: Block, stream: Handle) -> Code {
     };
     // The driver's pools are their device's, and bound to no context.
     if known(block.context).is_none() || error.status == Status::WrongDevice && !broken("other-contexts") {
-        return free_on(at, block, stream);
+        return free_on(at, block, stream, refuse);
     }
     ledger::put_back(at, block);
-    if error.status == Status::Capturing { INVALID_VALUE } else { code_of(&error) }
+    if error.status == Status::Capturing { refuse() } else { code_of(&error) }
 }
 
 /// A live block of ours that holds an address.
@@ -1025,22 +1111,26 @@ pub struct Found {
     pub own_page: bool,
     /// The driver's pool that it would have come from, 0 for plain memory.
     pub of_pool: Handle,
+    /// The context that it goes with, 0 for stream-ordered memory.
+    pub context: Handle,
 }
 
 /// What an address of ours is; `Err(())`: in a page of ours, but no live block's.
 pub fn find(at: Pointer) -> Option<Result<Found, ()>> {
-    let (found, (page, page_bytes)) = match page_at(at) {
-        Some(page) => (places().into_iter().find_map(|place| pool::find(place.device, at).ok()), page),
-        None => (Some(block_at(at)?), (0, 0)),
-    };
-    let Some((id, offset)) = found else { return Some(Err(())) };
+    let (page, page_bytes) = page_at(at).unwrap_or_default();
+    // In the pools of its owner only: those of a context that is ending may still tell of what lay there.
+    let place = known(context_of(at)?);
+    let Some((id, offset)) = place.and_then(|place| pool::find(place.device, at).ok()) else { return Some(Err(())) };
     let base = at - offset;
     let Ok(info) = pool::info(id) else { return Some(Err(())) };
     // A block in limbo is live for its pool, and none for the program.
     let Some(block) = ledger::at(base) else { return Some(Err(())) };
     let own_page = base == page && info.block_size == page_bytes;
     let of_pool = known(block.context).filter(|_| block.kind.ordered()).map_or(0, |place| place.instead_of);
-    Some(Ok(Found { base, bytes: info.requested, number: id.0, own_page, of_pool }))
+    let context = if block.kind.ordered() { 0 } else { block.context };
+    // What was asked for with size 0 has an address all the same.
+    let bytes = if info.requested == 0 { info.block_size } else { info.requested };
+    Some(Ok(Found { base, bytes, number: id.0, own_page, of_pool, context }))
 }
 
 /// Bytes of a device's pages that no block holds.

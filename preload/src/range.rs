@@ -1,12 +1,17 @@
 //! What an address is: a block of ours answers for itself, and never shows the page that it lies in.
 
-use crate::driver::{Code, Handle, INVALID_VALUE, NOT_SUPPORTED, Pointer, SUCCESS};
+use crate::context;
+use crate::driver::{Code, Handle, INVALID_VALUE, NOT_SUPPORTED, NOWHERE, Pointer, SUCCESS};
 use crate::entry;
 use crate::pool::{self, Found};
 use crate::setting;
 use crate::switch::broken;
 use std::ffi::c_void;
 
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`: a context, null for stream-ordered memory.
+const CONTEXT: i32 = 1;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID`: 64 bits.
+const MEMORY_BLOCK_ID: i32 = 20;
 /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits.
 const BUFFER_ID: i32 = 7;
 /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`: an address.
@@ -17,9 +22,6 @@ const RANGE_SIZE: i32 = 12;
 const IPC_CAPABLE: i32 = 10;
 /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: a pool of the driver's.
 const POOL: i32 = 17;
-
-/// No memory's address: what the driver says of it, it would say of memory that has been freed.
-const UNKNOWN_ADDRESS: Pointer = 8;
 
 /// `cuMemGetAddressRange_v2`.
 ///
@@ -36,7 +38,9 @@ pub unsafe fn address_range(
     let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at).filter(|_| !broken("range")) {
         None => driver(at),
-        Some(Err(())) => driver(UNKNOWN_ADDRESS),
+        Some(Err(())) => driver(NOWHERE),
+        // A thread without a context is told nothing.
+        Some(Ok(_)) if context::current().is_none() => driver(NOWHERE),
         Some(Ok(found)) => {
             // SAFETY: each may be null, else it is the program's to be written.
             unsafe {
@@ -64,7 +68,8 @@ unsafe fn overwrite(to: *mut c_void, attribute: i32, found: &Found) {
     unsafe {
         match attribute {
             // The driver counts its own up from small numbers.
-            BUFFER_ID => to.cast::<u64>().write(found.number | 1 << 63),
+            BUFFER_ID | MEMORY_BLOCK_ID => to.cast::<u64>().write(found.number | 1 << 63),
+            CONTEXT => to.cast::<Handle>().write(found.context),
             RANGE_START => to.cast::<Pointer>().write(found.base),
             RANGE_SIZE => to.cast::<usize>().write(found.bytes as usize),
             POOL => to.cast::<Handle>().write(found.of_pool),
@@ -89,7 +94,7 @@ pub unsafe fn attribute(
     let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at) {
         None => driver(at),
-        Some(Err(())) if !broken("range") => driver(UNKNOWN_ADDRESS),
+        Some(Err(())) if !broken("range") => driver(NOWHERE),
         Some(Err(())) => driver(at),
         Some(Ok(found)) => {
             let code = driver(at);
@@ -118,7 +123,7 @@ pub unsafe fn attributes(
     let Some(_inside) = entry::enter() else { return driver(at) };
     match pool::find(at) {
         None => driver(at),
-        Some(Err(())) => driver(UNKNOWN_ADDRESS),
+        Some(Err(())) => driver(NOWHERE),
         Some(Ok(found)) => {
             let code = driver(at);
             if code == SUCCESS && !attributes.is_null() && !to.is_null() {
