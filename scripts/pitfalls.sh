@@ -49,6 +49,7 @@ table=(
     "captures keep the legacy stream from ours;barred;^a_refusal_is_the_drivers.pool$"
     "an address where a pool maps memory is its own;mapped;^a_refusal_is_the_drivers.pool$"
     "an export that is not wanted is the driver's;unwanted-exports;^a_linked_program_is_replaced_what_is_wanted$"
+    "the legacy stream's order is seen;legacy-order;^the_legacy_streams_order_is_seen$"
     "a free waits for another context's stream;other-contexts;^a_free_is_ordered_after_another"
     "a double free does not give a page away;double-free;^app.dlsym.legacy.pool$"
 )

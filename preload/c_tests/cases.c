@@ -671,6 +671,30 @@ static int accesses(void)
     return 0;
 }
 
+/* Work on blocking streams and on the legacy one, ordered by nothing else; and what a copy to the host has waited for. */
+static int legacy_order(void)
+{
+    CUdeviceptr p;
+    CUstream blocking, other;
+    char bytes[4096];
+    driver_begin();
+    MUST(CALL(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
+    MUST(CALL(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuMemAllocAsync)(&p, 4096, blocking));
+    MUST(CALL(cuMemsetD8Async)(p, 1, 4096, 0));
+    MUST(CALL(cuMemsetD8Async)(p, 2, 4096, blocking));
+    MUST(CALL(cuMemsetD8)(p, 3, 4096));
+    MUST(CALL(cuMemsetD8Async)(p, 4, 4096, (CUstream)2));
+    MUST(CALL(cuMemcpyDtoH)(bytes, p, 4096));
+    CHECK(bytes[0] == 4);
+    MUST(CALL(cuMemsetD8Async)(p, 5, 4096, other));
+    /* This one is ordered by nothing. */
+    if (getenv("UNORDERED")) MUST(CALL(cuMemsetD8Async)(p, 6, 4096, 0));
+    MUST(CALL(cuCtxSynchronize)());
+    MUST(CALL(cuMemFreeAsync)(p, blocking));
+    return 0;
+}
+
 /* Memory that a pool holds and does not use is there for every other kind. */
 static int others(void)
 {
@@ -1102,6 +1126,7 @@ int main(int argc, char **argv)
     CASE(kept_settings)
     CASE(default_pool)
     CASE(accesses)
+    CASE(legacy_order)
     CASE(others)
     CASE(keeps)
     CASE(capture_per_thread)

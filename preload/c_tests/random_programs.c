@@ -56,7 +56,7 @@ enum kind { NONE, PLAIN, PITCH, MANAGED, ASYNC, FROMPOOL, HOST, GRAPHMEM };
 static const char *const kinds[] = {"none", "plain", "pitch", "managed", "async", "frompool", "host", "graph"};
 
 struct context { CUcontext h; int device, primary, alive; };
-struct stream { CUstream h; int ctx, alive; };
+struct stream { CUstream h; int ctx, alive, blocking; };
 struct block {
     CUdeviceptr p;
     size_t size, shadow;
@@ -64,6 +64,7 @@ struct block {
     int live, ctx, device, known, broken, touched; /* touched: the fence holds */
     CUevent fence;
     int fence_ctx;
+    int by; /* the last access was on: 1 a blocking stream, 2 the legacy one, 0 neither */
     unsigned char bytes[SHADOW];
     int id;
 };
@@ -85,6 +86,7 @@ struct program {
     char *text;
     size_t length;
     volatile int ran[CTX + 1];
+    int own; /* memory is touched in its own context only */
     int tidy; /* tidy: stream-ordered memory goes before its context */
     pthread_t self;
 };
@@ -224,6 +226,21 @@ static int live_slot(struct program *g)
 
 /* --- order of accesses: each block has an event after its last access */
 
+/* 1: a blocking stream, 2: the legacy one, 0: neither. */
+static int order_of(struct program *g, struct picked s)
+{
+    if (s.slot < STREAM) return g->stream[s.slot].blocking;
+    if (s.slot == 101 || (s.slot == 100 && !g->twin)) return 2;
+    return s.slot == 102 || s.slot == 100;
+}
+
+/* The legacy stream orders the one after the other without an event. */
+static int by_legacy(struct program *g, struct block *b, struct picked s)
+{
+    int to = order_of(g, s);
+    return b->touched && !b->broken && b->fence_ctx == s.ctx && b->by && to && (b->by == 2 || to == 2);
+}
+
 /* Orders what `s` does next after the last access of the block. 0: it cannot. */
 static int after_last(struct program *g, struct block *b, struct picked s)
 {
@@ -238,6 +255,7 @@ static void accessed(struct program *g, struct block *b, struct picked s)
     if (b->fence) CALL(cuEventDestroy)(b->fence);
     b->fence = 0;
     b->touched = 1;
+    b->by = order_of(g, s);
     b->broken = 1;
     if (s.ctx < 0 || CALL(cuCtxPushCurrent)(g->ctx[s.ctx].h)) return;
     if (!CALL(cuEventCreate)(&b->fence, CU_EVENT_DISABLE_TIMING)) {
@@ -292,6 +310,8 @@ static void born(struct program *g, int slot, CUdeviceptr p, size_t size, enum k
     b->id = ++g->ids;
     b->device = ctx >= 0 ? g->ctx[ctx].device : -1;
     if (kind == ASYNC || kind == FROMPOOL) accessed(g, b, s);
+    /* What a pool serves is no barrier. */
+    if (b->by == 2) b->by = 0;
 }
 
 /* --- calls */
@@ -539,7 +559,7 @@ static void op_access(struct program *g)
     b = &g->block[slot];
     if (b->kind == HOST || b->kind == GRAPHMEM || b->broken || b->shadow == 0) return;
     /* Between devices only what is made for it. */
-    if (s.ctx < 0 || g->ctx[s.ctx].device != b->device) return;
+    if (s.ctx < 0 || g->ctx[s.ctx].device != b->device || (g->own && s.ctx != b->ctx)) return;
     status = capturing(s);
     if (status != 0) {
         if (!g->scratch || s.ctx < 0 || g->ctx[s.ctx].device) return;
@@ -550,7 +570,7 @@ static void op_access(struct program *g)
     at = rnd(g, b->shadow);
     count = 1 + rnd(g, b->shadow - at);
     if (!b->known) how = 0;
-    if (!after_last(g, b, s)) {
+    if (!(one_in(g, 2) && by_legacy(g, b, s)) && !after_last(g, b, s)) {
         say(g, "access #%d stream %d cannot be ordered", b->id, s.slot);
         return;
     }
@@ -576,7 +596,7 @@ static void op_access(struct program *g)
     case 3: { /* between two blocks */
         int other = live_slot(g);
         c = &g->block[other];
-        if (c == b || c->kind == HOST || c->kind == GRAPHMEM || c->broken || !c->known || c->device != b->device) return;
+        if (c == b || c->kind == HOST || c->kind == GRAPHMEM || c->broken || !c->known || c->device != b->device || (g->own && c->ctx != b->ctx)) return;
         at = 0;
         count = b->shadow < c->shadow ? b->shadow : c->shadow;
         if (!after_last(g, c, s)) return;
@@ -589,7 +609,7 @@ static void op_access(struct program *g)
     case 4: { /* from the host, at once */
         unsigned char bytes[SHADOW];
         memset(bytes, (int)value, sizeof bytes);
-        if (!over(g, b) || current(g) < 0 || g->ctx[current(g)].device != b->device) return;
+        if (!over(g, b) || current(g) < 0 || g->ctx[current(g)].device != b->device || (g->own && current(g) != b->ctx)) return;
         code = one_in(g, 2) ? CALL(cuMemcpyHtoD)(b->p + at, bytes, count) : CALL(cuMemsetD8)(b->p + at, (unsigned char)value, count);
         say(g, "now #%d = %d", b->id, (int)code);
         if (!code) memset(b->bytes + at, (int)value, count);
@@ -598,9 +618,10 @@ static void op_access(struct program *g)
     }
     case 5: {
         unsigned char bytes[SHADOW];
-        if (!over(g, b) || current(g) < 0 || g->ctx[current(g)].device != b->device) return;
+        if (!over(g, b) || current(g) < 0 || g->ctx[current(g)].device != b->device || (g->own && current(g) != b->ctx)) return;
         code = CALL(cuMemcpyDtoH)(bytes, b->p, b->shadow);
         say(g, "read #%d = %d right %d", b->id, (int)code, code ? 0 : !memcmp(bytes, b->bytes, b->shadow));
+        if (!code && one_in(g, 2)) b->touched = 0; /* it has waited */
         return;
     }
     case 6: { /* out of bounds by far, or no address at all */
@@ -648,6 +669,7 @@ static void op_stream(struct program *g)
         say(g, "stream %d f%u = %d", i, flags, (int)code);
         g->stream[i].alive = !code;
         g->stream[i].ctx = cur;
+        g->stream[i].blocking = !(flags & 1);
         break;
     case 2:
         if (!one_in(g, 3)) return;
@@ -1148,6 +1170,7 @@ int main(int argc, char **argv)
         g->twin = twin;
         g->stale_stream = one_in(g, 2);
         g->tidy = (int)(seed % 2);
+        g->own = seed % 4 == 1;
         g->out = open_memstream(&g->text, &g->length);
         for (i = 0; i < 2; i++) {
             CALL(cuDevicePrimaryCtxRetain)(&g->ctx[i].h, i);

@@ -4,10 +4,12 @@
 use crate::context;
 use crate::driver::{Code, Handle, Pointer, SUCCESS};
 use crate::entry;
+use crate::hook::real;
 use crate::order;
 use crate::pool;
-use smp_core::StreamId;
+use crate::switch::broken;
 use smp_core::pool::access::{self, AccessKind};
+use smp_core::{Act, EventId, StreamId};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,12 +43,61 @@ fn note(at: Pointer, bytes: u64, stream: Handle, kind: AccessKind) {
     }
 }
 
+/// When a call is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// In its stream's order.
+    InOrder,
+    /// Before it returns.
+    AtReturn,
+}
+
 /// A call that the driver does first; an access that it refused has not happened.
-fn done(driver: impl FnOnce() -> Code, accesses: impl FnOnce()) -> Code {
+fn done(stream: Handle, end: End, driver: impl FnOnce() -> Code, accesses: impl FnOnce()) -> Code {
+    const LEGACY: Handle = 1;
     let Some(_inside) = entry::enter() else { return driver() };
+    let orders = stream <= LEGACY || end == End::AtReturn;
+    // (Where a capture is in the call's way, an event of ours would be in the capture's.)
+    let barred = || order::is_barred(stream) || order::is_capturing(stream);
+    let seen = context::current().filter(|_| orders && !barred() && !broken("legacy-order"));
+    let mark = seen.and_then(|home| Some((pool::of(home.context)?, order::relaxed(pool::new_event)?)));
+    let Some((place, event)) = mark else {
+        let code = driver();
+        if code == SUCCESS {
+            accesses();
+        }
+        return code;
+    };
+    // The core believes an order only where the driver holds it and it has been told so. What the legacy stream is given
+    // follows all that blocking streams were given before, and they follow it: an event on either side says so.
+    let id = EventId(event as u64);
+    let marked = || {
+        // SAFETY: an event of ours, a stream of its context.
+        let mut record = || unsafe { real::cuEventRecord(event, stream, 0) } == SUCCESS;
+        // Without it there is less order to be seen.
+        order::relaxed(|| {
+            let _ = smp_core::event::record_by(place.device(), id, StreamId(stream as u64), Act::With(&mut record));
+        });
+    };
+    if stream <= LEGACY {
+        marked();
+    }
     let code = driver();
     if code == SUCCESS {
         accesses();
+        marked();
+        if end == End::AtReturn {
+            // SAFETY: an event of ours.
+            let mut wait = || unsafe { real::cuEventSynchronize(event) } == SUCCESS;
+            order::relaxed(|| {
+                let _ = smp_core::event::synchronize_by(id, Act::With(&mut wait));
+            });
+        }
+    }
+    // SAFETY: an event of ours, which nothing waits for.
+    let mut destroy = || unsafe { real::cuEventDestroy_v2(event) } == SUCCESS;
+    if smp_core::event::destroy_by(id, Act::With(&mut destroy)).is_err() {
+        destroy();
     }
     code
 }
@@ -63,13 +114,15 @@ pub unsafe fn copy<const TWIN: bool>(
     bytes: usize,
     stream: Handle,
 ) -> Code {
-    // SAFETY: the program's arguments.
+    let on = order::named(stream, TWIN);
     done(
+        on,
+        End::InOrder,
+        // SAFETY: the program's arguments.
         || unsafe { real(to, from, bytes, stream) },
         || {
-            let stream = order::named(stream, TWIN);
-            note(from, bytes as u64, stream, AccessKind::Read);
-            note(to, bytes as u64, stream, AccessKind::Write);
+            note(from, bytes as u64, on, AccessKind::Read);
+            note(to, bytes as u64, on, AccessKind::Write);
         },
     )
 }
@@ -85,12 +138,39 @@ pub unsafe fn copy_now<const TWIN: bool>(
     bytes: usize,
 ) -> Code {
     // SAFETY: the program's arguments.
+    unsafe { now(real, to, from, bytes, order::named(0, TWIN), End::InOrder) }
+}
+
+/// As [`copy_now`], to the host: it returns when the copy is over.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn copy_to_host<const TWIN: bool>(
+    real: unsafe fn(Pointer, Pointer, usize) -> Code,
+    to: Pointer,
+    from: Pointer,
+    bytes: usize,
+) -> Code {
+    // SAFETY: the program's arguments.
+    unsafe { now(real, to, from, bytes, order::named(0, TWIN), End::AtReturn) }
+}
+
+unsafe fn now(
+    real: unsafe fn(Pointer, Pointer, usize) -> Code,
+    to: Pointer,
+    from: Pointer,
+    bytes: usize,
+    on: Handle,
+    end: End,
+) -> Code {
     done(
+        on,
+        end,
+        // SAFETY: the program's arguments.
         || unsafe { real(to, from, bytes) },
         || {
-            let stream = order::named(0, TWIN);
-            note(from, bytes as u64, stream, AccessKind::Read);
-            note(to, bytes as u64, stream, AccessKind::Write);
+            note(from, bytes as u64, on, AccessKind::Read);
+            note(to, bytes as u64, on, AccessKind::Write);
         },
     )
 }
@@ -106,12 +186,13 @@ pub unsafe fn set<const TWIN: bool, const UNIT: u64>(
     count: usize,
     stream: Handle,
 ) -> Code {
-    // SAFETY: the program's arguments.
+    let on = order::named(stream, TWIN);
     done(
+        on,
+        End::InOrder,
+        // SAFETY: the program's arguments.
         || unsafe { real(to, value, count, stream) },
-        || {
-            note(to, (count as u64).saturating_mul(UNIT), order::named(stream, TWIN), AccessKind::Write);
-        },
+        || note(to, (count as u64).saturating_mul(UNIT), on, AccessKind::Write),
     )
 }
 
@@ -125,11 +206,12 @@ pub unsafe fn set_now<const TWIN: bool, const UNIT: u64>(
     value: usize,
     count: usize,
 ) -> Code {
-    // SAFETY: the program's arguments.
+    let on = order::named(0, TWIN);
     done(
+        on,
+        End::InOrder,
+        // SAFETY: the program's arguments.
         || unsafe { real(to, value, count) },
-        || {
-            note(to, (count as u64).saturating_mul(UNIT), order::named(0, TWIN), AccessKind::Write);
-        },
+        || note(to, (count as u64).saturating_mul(UNIT), on, AccessKind::Write),
     )
 }

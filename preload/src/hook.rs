@@ -312,9 +312,9 @@ hooks! {
     MEMCPYHTOD_TWIN cuMemcpyHtoD_v2_ptds = "cuMemcpyHtoD" 7000 twin Check
         (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
     MEMCPYDTOH cuMemcpyDtoH_v2 = "cuMemcpyDtoH" 3020 legacy Check
-        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_to_host::<false>;
     MEMCPYDTOH_TWIN cuMemcpyDtoH_v2_ptds = "cuMemcpyDtoH" 7000 twin Check
-        (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<true>;
+        (to: Pointer, from: Pointer, bytes: usize) => access::copy_to_host::<true>;
     MEMCPYDTOD cuMemcpyDtoD_v2 = "cuMemcpyDtoD" 3020 legacy Check
         (to: Pointer, from: Pointer, bytes: usize) => access::copy_now::<false>;
     MEMCPYDTOD_TWIN cuMemcpyDtoD_v2_ptds = "cuMemcpyDtoD" 7000 twin Check

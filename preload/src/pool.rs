@@ -742,7 +742,7 @@ impl Ending {
 }
 
 /// An event of the current context.
-fn new_event() -> Option<Handle> {
+pub fn new_event() -> Option<Handle> {
     const DISABLE_TIMING: u32 = 2;
     let mut event: Handle = 0;
     // SAFETY: the target is ours.
