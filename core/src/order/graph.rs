@@ -20,8 +20,7 @@ pub(crate) struct Order {
     barrier: AtomicU64,
     /// Serialises barriers.
     barriers: Mutex<()>,
-    /// Blocking streams with something submitted since the last barrier.
-    dirty: Mutex<Vec<StreamRef>>,
+    dirty: Mutex<Dirty>,
     /// What the last barrier was ordered after, beside the blocking streams themselves.
     barrier_clock: Mutex<Clock>,
     pub(crate) streams: Mutex<BTreeSet<StreamRef>>,
@@ -30,6 +29,28 @@ pub(crate) struct Order {
     pub(crate) watched: AtomicBool,
     /// There may be work the library does not see: nothing runs of itself here, an outside answer says how far a stream is.
     pub(crate) opaque: bool,
+}
+
+/// Blocking streams with something submitted since the last barrier. One that is forgotten since then stays until the list has
+/// doubled, for a program may make and destroy streams without end and never use the legacy one.
+#[derive(Default)]
+struct Dirty {
+    members: Vec<StreamRef>,
+    /// At this length those that are forgotten are dropped.
+    full_at: usize,
+}
+
+impl Dirty {
+    /// Lists shorter than this are not gone through.
+    const SHORT: usize = 64;
+
+    fn push(&mut self, member: StreamRef, is_known: impl Fn(StreamRef) -> bool) {
+        if self.members.len() >= self.full_at.max(Self::SHORT) {
+            self.members.retain(|&member| is_known(member));
+            self.full_at = 2 * self.members.len();
+        }
+        self.members.push(member);
+    }
 }
 
 /// A barrier that has its numbers and orders nothing yet.
@@ -108,7 +129,7 @@ impl Order {
             next_ordinal: AtomicU32::new(1),
             barrier: AtomicU64::new(0),
             barriers: Mutex::new(()),
-            dirty: Mutex::new(Vec::new()),
+            dirty: Mutex::new(Dirty::default()),
             barrier_clock: Mutex::new(Clock::default()),
             streams: Mutex::new(BTreeSet::new()),
             legacy: StreamRef::new(0, slot),
@@ -211,22 +232,27 @@ impl Order {
 
     /// Marks a blocking stream as having something a barrier must wait for.
     #[inline(always)]
-    pub(crate) fn mark_dirty(&self, dirty: &mut bool, me: StreamRef) {
+    fn mark_dirty<X: Default>(&self, table: &Table<X>, dirty: &mut bool, me: StreamRef) {
         if !*dirty {
             *dirty = true;
-            self.dirty.lock().push(me);
+            self.list_dirty(table, me);
         }
+    }
+
+    #[inline(never)]
+    fn list_dirty<X: Default>(&self, table: &Table<X>, me: StreamRef) {
+        self.dirty.lock().push(me, |member| table.at(member.slot()).is(self.uid, member));
     }
 
     /// Whether an operation that depends on nothing may be submitted with [`State::push_one`]: nothing new would be brought
     /// in. The next barrier takes the stream in.
     #[cold]
     #[inline(never)]
-    pub(crate) fn admit<X>(&self, state: &mut State<X>) -> bool {
+    pub(crate) fn admit<X: Default>(&self, table: &Table<X>, state: &mut State<X>) -> bool {
         if !self.is_joined(state.joined) {
             return false;
         }
-        self.mark_dirty(&mut state.dirty, state.me);
+        self.mark_dirty(table, &mut state.dirty, state.me);
         // A barrier that is published from now on finds the stream in the list; one that did not has been published.
         if !self.is_joined(state.joined) {
             return false;
@@ -271,10 +297,10 @@ impl Order {
             state.set_clock(first, clock);
         }
         deps.retain(|dep| dep.stream != state.me && !self.done(table, dep));
-        self.mark_dirty(&mut state.dirty, state.me);
+        self.mark_dirty(table, &mut state.dirty, state.me);
         let first = state.push(stream, count, &deps);
         if state.ready_for == 0 {
-            self.admit(state);
+            self.admit(table, state);
         }
         first
     }
@@ -292,7 +318,7 @@ impl Order {
         let mut deps = deps;
         let mut extra: Vec<(StreamRef, u64)> =
             deps.iter().filter(|dep| dep.stream != self.legacy).map(|dep| (dep.stream, dep.seq)).collect();
-        let dirty = std::mem::take(&mut *self.dirty.lock());
+        let dirty = std::mem::take(&mut *self.dirty.lock()).members;
         for member in dirty {
             let record = table.at(member.slot());
             let mut state = record.state.lock();
@@ -307,7 +333,7 @@ impl Order {
             state.taken_by_barrier(first, at.seq, record.observed());
             extra.extend(clock.entries().iter().filter(|entry| entry.0 != self.legacy));
             if state.dirty {
-                self.dirty.lock().push(member);
+                self.list_dirty(table, member);
             }
             drop(state);
             if !self.done(table, at) {
@@ -342,7 +368,7 @@ impl Order {
         self.barrier.fetch_max(first + count - 1, Ordering::AcqRel);
         drop(shared);
         // Those who have submitted something since it began.
-        let dirty = self.dirty.lock().clone();
+        let dirty = self.dirty.lock().members.clone();
         for member in dirty {
             table.at(member.slot()).state.lock().look_again();
         }
@@ -467,5 +493,31 @@ impl Order {
         let record = table.at(at.stream.slot());
         let state = record.state.lock();
         !record.is(self.uid, at.stream) || state.covered_by(clock) >= at.seq
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dirty, Order, Table};
+    use crate::order::Points;
+
+    #[test]
+    fn what_is_kept_for_the_next_barrier_grows_with_the_streams_that_are_not_forgotten_only() {
+        static STREAMS: Table<()> = Table::new();
+        let order = Order::new(&STREAMS, 1, 0, false, false).unwrap();
+        let begin = || {
+            let (me, _) = order.create(&STREAMS, 0, false, false).unwrap();
+            order.submit(&STREAMS, &mut STREAMS.at(me.slot()).state.lock(), 1, Points::default(), None);
+            me
+        };
+        let kept: Vec<_> = (0..100).map(|_| begin()).collect();
+        for _ in 0..10_000 {
+            let me = begin();
+            STREAMS.at(me.slot()).forget();
+            STREAMS.give_back([me.slot()]);
+        }
+        let members = order.dirty.lock().members.clone();
+        assert!(members.len() <= 2 * kept.len() + Dirty::SHORT, "{}", members.len());
+        assert!(kept.iter().all(|me| members.contains(me)), "the barrier comes after each");
     }
 }

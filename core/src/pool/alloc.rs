@@ -441,7 +441,7 @@ pub(super) fn admit(state: &mut StreamState, pool_slot: u32) -> bool {
     match state.attach.pools.get(pool_slot as usize) {
         Some(Some(cache)) => {
             let pool = cache.pool.clone();
-            pool.device.order.admit(state)
+            pool.device.order.admit(&STREAMS, state)
         }
         _ => false,
     }

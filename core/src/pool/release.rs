@@ -591,7 +591,7 @@ pub(crate) fn forget_if_empty(slow: &mut Slow<'_>, pool: &Arc<Pool>) {
     if live {
         return;
     }
-    slow.device.pools.lock().retain(|other| other.id != pool.id);
+    slow.device.pools.lock().retain(|other| !Arc::ptr_eq(other, pool));
     let attached = std::mem::take(&mut *pool.attached.lock());
     for slot in attached {
         let caches = &mut slow.state(slot).attach.pools;
