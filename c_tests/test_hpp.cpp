@@ -73,6 +73,22 @@ void an_event_has_forms_that_do_not_throw() {
     CHECK(event.query());
 }
 
+void an_event_may_become_one_of_another_device() {
+    smp::device first(lazy_model());
+    smp::device second(lazy_model());
+    smp::stream stream(second);
+    smp::event event(first);
+    smp_event raw = nullptr;
+    CHECK_STATUS(smp_event_create(second.get(), 0, &raw), SMP_SUCCESS);
+    event.reset(second.get(), raw);
+    CHECK_SAME(event.get(), raw);
+    CHECK_STATUS(event.try_record(stream), SMP_SUCCESS);
+    CHECK_STATUS(event.try_record(nullptr), SMP_SUCCESS); // the default stream of its own device
+    event.reset();
+    CHECK(!event);
+    CHECK_STATUS(smp_event_destroy(raw), SMP_ERROR_DESTROYED);
+}
+
 void holds_is_true_false_or_throws() {
     CHECK(smp::holds(SMP_SUCCESS));
     CHECK(!smp::holds(SMP_NOT_READY));
@@ -464,6 +480,7 @@ void many_owners_in_a_container_free_everything() {
 TEST_MAIN(RUN(an_error_carries_status_and_text_and_is_a_runtime_error)
           RUN(an_error_that_is_not_the_last_failure_has_not_its_text)
           RUN(an_event_has_forms_that_do_not_throw)
+          RUN(an_event_may_become_one_of_another_device)
           RUN(holds_is_true_false_or_throws)
           RUN(owners_move_and_do_not_copy)
           RUN(a_device_closes_its_handle_once)

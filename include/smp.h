@@ -769,7 +769,7 @@ typedef struct smp_device_desc {
      */
     uint64_t page_granularity;
     /**
-     * Bytes of pages the model device can give out. SMP_NONE: unlimited, or 1 GiB with host backing.
+     * Bytes of pages the model device can give out, not 0. SMP_NONE: unlimited, or 1 GiB with host backing.
      */
     uint64_t capacity;
     /**
@@ -827,12 +827,13 @@ typedef struct smp_device_info {
      */
     uint64_t reserved;
     /**
-     * Streams in existence: the legacy default stream, always; threads' default streams once used, those of ended threads until another
-     * thread begins one; and those destroyed whose work is neither observed nor found executed yet (smp_stream_destroy).
+     * Streams in existence: the legacy default stream, always; those created and not destroyed; threads' default streams once used,
+     * those of ended threads until another thread begins one; and those destroyed whose work is neither observed nor found executed
+     * yet (smp_stream_destroy).
      */
     uint64_t live_streams;
     /**
-     * Pools that are not destroyed.
+     * Pools that are not destroyed, and those destroyed that have not given all their pages back yet, as with live blocks.
      */
     uint64_t pools;
     /**
@@ -1575,7 +1576,7 @@ SMP_NODISCARD smp_status smp_is_ready_on_ptsz(smp_allocation allocation, smp_str
  * uses it to another; in a process with threads that may take some milliseconds. The environment variable
  * SMP_NO_MEMBARRIER=1 keeps libsmp from it (for a process that may not make this system call, on pain of death): calls then
  * take a little longer. A refusal does no harm.
- * Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity or ordinal, and for
+ * Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity, capacity or ordinal, and for
  * what the kind does not have; SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had, with what is
  * missing; SMP_ERROR_DRIVER if the driver failed; SMP_ERROR_OUT_OF_MEMORY if host backing cannot be reserved, or the
  * driver has no memory for a context.

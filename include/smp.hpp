@@ -195,6 +195,14 @@ public:
 
     operator smp_event() const noexcept { return handle_; }
 
+    /** Gives the handle back. */
+    void reset() noexcept { owner::reset(); }
+    /** Gives the handle back and owns `handle`, of `device`, instead. */
+    void reset(smp_device device, smp_event handle) noexcept {
+        owner::reset(handle);
+        device_ = device;
+    }
+
     /** Its point is the position of `stream` now. */
     void record(smp_stream stream) const { check(try_record(stream)); }
     /** As record. */

@@ -50,7 +50,7 @@ pub struct smp_device_desc {
     pub alignment: u64,
     /// What pages are rounded to: a power of two; 0: 2 MiB.
     pub page_granularity: u64,
-    /// Bytes of pages the model device can give out. SMP_NONE: unlimited, or 1 GiB with host backing.
+    /// Bytes of pages the model device can give out, not 0. SMP_NONE: unlimited, or 1 GiB with host backing.
     pub capacity: u64,
     /// CUDA: the CUcontext to work in, of that device; null: its primary context. Null on the model device.
     pub context: *mut c_void,
@@ -82,10 +82,11 @@ pub struct smp_device_info {
     pub capacity: u64,
     /// Bytes of pages given out and not taken back.
     pub reserved: u64,
-    /// Streams in existence: the legacy default stream, always; threads' default streams once used, those of ended threads until another
-    /// thread begins one; and those destroyed whose work is neither observed nor found executed yet (smp_stream_destroy).
+    /// Streams in existence: the legacy default stream, always; those created and not destroyed; threads' default streams once used,
+    /// those of ended threads until another thread begins one; and those destroyed whose work is neither observed nor found executed
+    /// yet (smp_stream_destroy).
     pub live_streams: u64,
-    /// Pools that are not destroyed.
+    /// Pools that are not destroyed, and those destroyed that have not given all their pages back yet, as with live blocks.
     pub pools: u64,
     /// Pages given out so far.
     pub page_allocs: u64,
@@ -109,7 +110,7 @@ sized!(smp_device_info, "smp_device_info", 400);
 /// uses it to another; in a process with threads that may take some milliseconds. The environment variable
 /// SMP_NO_MEMBARRIER=1 keeps libsmp from it (for a process that may not make this system call, on pain of death): calls then
 /// take a little longer. A refusal does no harm.
-/// Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity or ordinal, and for
+/// Errors: SMP_ERROR_INVALID_VALUE for a bad pointer, struct_size, kind, flag, alignment, granularity, capacity or ordinal, and for
 /// what the kind does not have; SMP_ERROR_NOT_SUPPORTED if a CUDA device is asked for and cannot be had, with what is
 /// missing; SMP_ERROR_DRIVER if the driver failed; SMP_ERROR_OUT_OF_MEMORY if host backing cannot be reserved, or the
 /// driver has no memory for a context.
