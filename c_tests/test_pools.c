@@ -595,16 +595,22 @@ static void zero_bytes_get_a_distinct_block_of_one_alignment_unit(void)
     scene_end(&t);
 }
 
-static void host_ordered_zero_bytes_are_invalid_value_in_the_cuda_preset_only(void)
+static void host_ordered_zero_bytes_are_invalid_value_in_pools_as_cudas_own_only(void)
 {
-    struct scene t = lazy("preset(cuda)");
+    const char *const refused[] = { "preset(cuda)", "like(cuda); sliced(page_size=4MiB)", "cuda(); cuda()" };
+    const char *const served[] = { "sliced(page_size=4MiB)", "cuda(); direct()" };
     smp_allocation a = NULL;
-    CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_ERROR_INVALID_VALUE);
-    CHECK_STATUS(smp_alloc_async(t.pool, 0, t.s1, &a), SMP_SUCCESS);
-    scene_end(&t);
-    t = lazy("sliced(page_size=4MiB)");
-    CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_SUCCESS);
-    scene_end(&t);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct scene t = lazy(refused[i]);
+        CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_ERROR_INVALID_VALUE);
+        CHECK_STATUS(smp_alloc_async(t.pool, 0, t.s1, &a), SMP_SUCCESS);
+        scene_end(&t);
+    }
+    for (size_t i = 0; i < sizeof served / sizeof *served; i++) {
+        struct scene t = lazy(served[i]);
+        CHECK_STATUS(smp_alloc(t.pool, 0, &a), SMP_SUCCESS);
+        scene_end(&t);
+    }
 }
 
 static void another_alignment_and_granularity_of_the_device_are_kept(void)
@@ -1164,7 +1170,7 @@ TEST_MAIN(RUN_ANY_PACE(an_exclusive_block_is_its_whole_page)
           RUN_ANY_PACE(a_larger_alignment_is_given_and_its_padding_is_used)
           RUN_ANY_PACE(a_request_whose_alignment_makes_it_outgrow_the_page_is_not_accepted)
           RUN_ANY_PACE(zero_bytes_get_a_distinct_block_of_one_alignment_unit)
-          RUN_ANY_PACE(host_ordered_zero_bytes_are_invalid_value_in_the_cuda_preset_only)
+          RUN_ANY_PACE(host_ordered_zero_bytes_are_invalid_value_in_pools_as_cudas_own_only)
           MODEL_ONLY(another_alignment_and_granularity_of_the_device_are_kept,
                      "CUDA's own alignment is 256 at least, and its mappings 2 MiB")
           RUN(each_reuse_is_counted_under_its_reason)

@@ -507,7 +507,7 @@ typedef enum smp_status {
      */
     SMP_ERROR_FREED = 4,
     /**
-     * The device refused a page and nothing free could serve.
+     * The device refused a page and nothing free could serve; or, in a pool as CUDA's own, the cap was in the way.
      */
     SMP_ERROR_OUT_OF_MEMORY = 5,
     /**
@@ -1434,7 +1434,8 @@ smp_status smp_alloc_async_ex_ptsz(smp_pool pool,
 /**
  * Allocates in host order: usable at once from any stream, so it reuses only what the host has observed to be free.
  *
- * `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset and `like(cuda)`, as the driver's is.
+ * `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset, `like(cuda)` and a pool of cuda entries
+ * alone, as the driver's is.
  * `out`: not null; set to null on failure. Errors: as smp_alloc_async.
  */
 SMP_NODISCARD
@@ -1807,7 +1808,7 @@ smp_status smp_pool_destroy(smp_pool pool);
 
 /**
  * Gives free pages back to the device while at least `keep` bytes stay reserved. Pages with live blocks stay, and so
- * do those whose frees have not executed (in the cuda preset: that the host has not observed).
+ * do those whose frees have not executed (in cuda entries: that the host has not observed).
  *
  * `keep`: bytes. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
  */

@@ -157,7 +157,8 @@ pub unsafe extern "C" fn smp_alloc_async_ex_ptsz(
 
 /// Allocates in host order: usable at once from any stream, so it reuses only what the host has observed to be free.
 ///
-/// `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset and `like(cuda)`, as the driver's is.
+/// `size`: bytes; 0 gives a distinct block, but is SMP_ERROR_INVALID_VALUE in the cuda preset, `like(cuda)` and a pool of cuda entries
+/// alone, as the driver's is.
 /// `out`: not null; set to null on failure. Errors: as smp_alloc_async.
 #[must_use]
 #[unsafe(no_mangle)]

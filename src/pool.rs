@@ -245,7 +245,7 @@ pub extern "C" fn smp_pool_destroy(pool: smp_pool) -> smp_status {
 }
 
 /// Gives free pages back to the device while at least `keep` bytes stay reserved. Pages with live blocks stay, and so
-/// do those whose frees have not executed (in the cuda preset: that the host has not observed).
+/// do those whose frees have not executed (in cuda entries: that the host has not observed).
 ///
 /// `keep`: bytes. Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED.
 #[unsafe(no_mangle)]

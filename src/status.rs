@@ -19,7 +19,7 @@ pub enum smp_status {
     SMP_ERROR_DESTROYED = 3,
     /** The allocation has been freed. */
     SMP_ERROR_FREED = 4,
-    /** The device refused a page and nothing free could serve. */
+    /** The device refused a page and nothing free could serve; or, in a pool as CUDA's own, the cap was in the way. */
     SMP_ERROR_OUT_OF_MEMORY = 5,
     /** Only the caps of the pool's entries were in the way. */
     SMP_ERROR_CAPACITY_EXCEEDED = 6,
