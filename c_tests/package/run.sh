@@ -143,6 +143,23 @@ quiet cmake --install "$build" --prefix "$first"
 quiet cmake --build "$build" --target uninstall
 [ -z "$(find "$first" -mindepth 1)" ] || fail "after uninstall there is: $(find "$first" -mindepth 1)"
 
+# Files that have only the root in common (an absolute CMAKE_INSTALL_LIBDIR, say), and a manifest that CMake broke at a
+# semicolon: the one is done, the other refused, and both end.
+cp "$build/install_manifest.txt" "$work/manifest"
+trap 'cp "$work/manifest" "$build/install_manifest.txt"' EXIT
+elsewhere=$(mktemp -d -p /dev/shm)
+mkdir -p "$work/one/lib" "$elsewhere/two/lib"
+touch "$work/one/lib/a" "$elsewhere/two/lib/b"
+printf '%s\n' "$work/one/lib/a" "$elsewhere/two/lib/b" >"$build/install_manifest.txt"
+quiet timeout 60 cmake -P "$build/uninstall.cmake"
+[ ! -e "$work/one" ] && [ ! -e "$elsewhere" ] || fail "after uninstall there is: $(find "$work/one" "$elsewhere")"
+touch "$work/se"
+printf '%s\n' "$work/se" "mi/lib/a" >"$build/install_manifest.txt"
+refuse "semicolon" timeout 60 cmake -P "$build/uninstall.cmake"
+[ -e "$work/se" ] || fail "a refused uninstall removed something"
+cp "$work/manifest" "$build/install_manifest.txt"
+trap - EXIT
+
 # --- staged install, as packagers do it
 DESTDIR="$work/stage" quiet cmake --install "$build" --prefix /opt/smp
 [ -f "$work/stage/opt/smp/include/smp.h" ] || fail "DESTDIR is not honoured by the install"

@@ -247,6 +247,19 @@ fn a_device_that_goes_without_stop_leaves_a_complete_file() {
 }
 
 #[test]
+fn any_name_that_ends_in_gz_is_compressed_and_no_other() {
+    let folder = Folder::new("names");
+    for (name, packed) in [("a.gz", true), (".gz", true), ("gz", false), ("a.GZ", false), ("a.gz.csv", false)] {
+        let path = folder.file(name);
+        let device = open();
+        trace::start(device, &path, 0).unwrap();
+        trace::stop(device).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().starts_with(&[0x1f, 0x8b]), packed, "{name}");
+        verified(&path);
+    }
+}
+
+#[test]
 fn recording_neither_begins_nor_ends_inside_a_callback() {
     let folder = Folder::new("inside");
     let path = folder.file("trace");

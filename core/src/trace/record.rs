@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use std::fmt::Write as _;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -365,7 +366,7 @@ fn begin(device: &Device, recorder: &Recorder, notes: Notes, taken: &[FileId]) -
         let _ = recorder.file.set(id);
     }
     let file = BufWriter::with_capacity(1 << 16, OwnFile { file, process: recorder.process });
-    state.sink = Some(if recorder.path.extension().is_some_and(|extension| extension == "gz") {
+    state.sink = Some(if recorder.path.as_os_str().as_bytes().ends_with(b".gz") {
         Sink::Packed(GzEncoder::new(file, Compression::default()))
     } else {
         Sink::Plain(file)
