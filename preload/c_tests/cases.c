@@ -926,9 +926,10 @@ static void refused_calls(const char *what, CUcontext context, CUstream captured
 
 static int refusals(void)
 {
-    CUcontext context = driver_begin();
+    CUcontext context = driver_begin(), other;
     CUdeviceptr p, q;
     CUstream captured;
+    CUgraph graph;
     /* Blocking, so that the legacy stream would have to wait for it. */
     MUST(CALL(cuStreamCreate)(&captured, CU_STREAM_DEFAULT));
     refused_calls("plain", context, captured);
@@ -945,6 +946,15 @@ static int refusals(void)
     MUST(CALL(cuMemAlloc)(&p, 1000));
     printf("too much: %d\n", (int)CALL(cuMemAllocManaged)(&q, (size_t)-1, 7));
     MUST(CALL(cuMemFree)(p));
+    /* The thread's own streams of two contexts are captured; one capture ends, and its context. */
+    MUST(CALL(cuStreamBeginCapture)(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(CALL(cuCtxCreate)(&other, 0, 0, 0));
+    MUST(CALL(cuStreamBeginCapture)(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(CALL(cuStreamEndCapture)(CU_STREAM_PER_THREAD, &graph));
+    MUST(CALL(cuCtxDestroy)(other));
+    MUST(CALL(cuCtxSetCurrent)(context));
+    printf("still captured: %d", (int)CALL(cuMemAlloc)(&p, 1000));
+    printf(" end %d\n", (int)CALL(cuStreamEndCapture)(CU_STREAM_PER_THREAD, &graph));
     return 0;
 }
 

@@ -25,10 +25,12 @@ fn captures() -> MutexGuard<'static, Vec<(Handle, Handle)>> {
     CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One capture that began on this stream has ended, if one had begun.
-fn capture_over(stream: Handle) {
+/// One capture that began on this stream has ended, if one had begun. The threads' own streams go by one name: of those it is the
+/// context's.
+fn capture_over(stream: Handle, context: Handle) {
     let mut captures = captures();
-    if let Some(at) = captures.iter().position(|&(origin, _)| origin == stream) {
+    let own = captures.iter().position(|&capture| capture == (stream, context));
+    if let Some(at) = own.or_else(|| captures.iter().position(|&(origin, _)| origin == stream)) {
         captures.swap_remove(at);
         CAPTURING.store(captures.len(), Relaxed);
     }
@@ -100,7 +102,7 @@ pub unsafe fn capture_begins(
     // SAFETY: the caller's promise.
     let code = unsafe { real(a, b, c, d, e, f) };
     if code != SUCCESS {
-        capture_over(stream);
+        capture_over(stream, context);
     }
     code
 }
@@ -125,7 +127,7 @@ pub unsafe fn capture_ends<const TWIN: bool>(
     // SAFETY: the program's arguments.
     let code = unsafe { real(stream, graph) };
     if was && (code == SUCCESS || !captured()) {
-        capture_over(on);
+        capture_over(on, context::of_stream(on).map_or(0, |home| home.context));
     }
     code
 }
