@@ -622,9 +622,7 @@ def to_compare(text, way, threads):
     """What must be the same: free memory, figures of pools and what has run by when are not, where docs/preload.md says so."""
     settings = WAYS[way]
     drivers = settings.get("SMP_MODE") in ("off", "count")
-    dropped = "MPS" if threads > 1 or os.environ["SIMCUDA_MODE"] != "lazy" else "" if drivers else "M"
-    if "SMP_ASYNC" in settings or "SMP_CHECK" in settings or "SMP_RELEASE_THRESHOLD" in settings:
-        dropped += "P"
+    dropped = "MPS" if threads > 1 or os.environ["SIMCUDA_MODE"] != "lazy" else "" if drivers else "MP"
     if "SMP_FREE" in settings or "SMP_ASYNC" in settings or "SMP_CHECK" in settings:
         dropped += "S"
     lines = text.splitlines()
