@@ -260,6 +260,34 @@ fn any_name_that_ends_in_gz_is_compressed_and_no_other() {
 }
 
 #[test]
+fn an_answer_that_a_callback_brought_about_is_not_there_before_it() {
+    // Work on the legacy stream waits for the lazy one's; what the first question finds is not what the callback's
+    // synchronise leaves to the second.
+    let folder = Folder::new("brought");
+    let path = folder.file("trace");
+    let device = device::open_model(&ModelOptions::default()).unwrap();
+    trace::start(device, &path, 0).unwrap();
+    let pool = pool_of(device, "direct()");
+    let lazy = stream::create(device, StreamFlags { non_blocking: false, lazy: Some(true) }).unwrap();
+    let kept = pool::alloc(pool, 3 * MIB, &Default::default()).unwrap();
+    let ours = pool::alloc(pool, 5 * MIB, &Default::default()).unwrap();
+    stream::submit(device, lazy, 1).unwrap();
+    let legacy = StreamId(0);
+    stream::submit(device, legacy, 1).unwrap();
+    pool::free_async(ours, legacy).unwrap();
+    let callback =
+        move |_: &pool::OutOfMemory| device::synchronize(device).is_ok() && pool::free_async(kept, lazy).is_ok();
+    pool::set_out_of_memory_callback(pool, Some(Arc::new(callback))).unwrap();
+    device::refuse_pages(device, 0, 99).unwrap();
+    let asking = stream::create(device, StreamFlags { non_blocking: true, lazy: Some(false) }).unwrap();
+    pool::alloc_async(pool, 9 * MIB, asking).unwrap_err();
+    trace::stop(device).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("\nprogress ").count(), 2, "{text}");
+    verified(&path);
+}
+
+#[test]
 fn recording_neither_begins_nor_ends_inside_a_callback() {
     let folder = Folder::new("inside");
     let path = folder.file("trace");

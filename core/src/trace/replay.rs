@@ -906,13 +906,15 @@ impl Engine {
         self.compare_figures(number)
     }
 
-    /// Streams that run on their own elsewhere are lazy here: they are run as far as the first answer says they were.
+    /// Streams that run on their own elsewhere are lazy here: they are run as far as the first answer says they were, unless
+    /// that follows a callback, whose own calls may have run them.
     fn catch_up(&self, checker: &Checker) {
         let answers: Vec<(u64, u64)> = checker
             .check
             .lock()
             .expected
             .iter()
+            .take_while(|(_, line)| !matches!(line, Line::Callback { .. }))
             .filter_map(|(_, line)| match line {
                 Line::Progress { stream, executed } => Some((*stream, *executed)),
                 _ => None,
