@@ -527,6 +527,37 @@ mod tests {
         assert_eq!(looks(10_000), few);
     }
 
+    /// Two streams never come to an end; a thousand blocks side by side, freed by the host, wait for both.
+    #[test]
+    fn a_host_ordered_allocation_looks_at_nothing_that_streams_have_not_finished_with() {
+        let sliced = |page_size| MemoryPoolConfig::Sliced {
+            page_size,
+            max_slice_size: None,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        let mapped = MemoryPoolConfig::Mapped {
+            range_size: 1 << 36,
+            chunk_size: 1 << 21,
+            max_pool_size: None,
+            dealloc_period: None,
+        };
+        for entry in [sliced(1 << 21), mapped] {
+            let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();
+            let pool = pool::create(device, &PoolConfig::with_entries(vec![entry])).unwrap();
+            let streams = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+            let waiting: Vec<_> = (0..1000).map(|i| pool::alloc_async(pool, 4096, streams[i % 2]).unwrap()).collect();
+            waiting.into_iter().for_each(|block| pool::free(block).unwrap());
+            LOOKS.set(0);
+            for _ in 0..32 {
+                let block = pool::alloc(pool, 1 << 20, &Default::default()).unwrap();
+                pool::free(block).unwrap();
+            }
+            assert_eq!(LOOKS.get(), 0);
+            pool::check_invariants(pool).unwrap();
+        }
+    }
+
     /// A lazy device, a pool with pages of 64 KiB, and streams.
     fn one_page() -> (DeviceId, PoolId, [StreamId; 3]) {
         let device = device::open_model(&ModelOptions { lazy: true, ..Default::default() }).unwrap();

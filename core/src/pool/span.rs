@@ -156,11 +156,15 @@ impl Request<'_> {
         holders: &[StreamRef],
         clock: &Clock,
     ) -> Result<Option<Found>> {
+        // In host order only observed blocks are usable, and no two of them are neighbours: they have merged.
+        if self.stream.is_none() {
+            return Ok(None);
+        }
         let pool = self.pool;
         let mut bound = self.bound(slow, shared, e, holders, clock);
         // Answers that earlier steps had do not count before the questions of this one.
         let preceding = bound.without_answers();
-        let asks = self.stream.is_some() && pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
+        let asks = pool.opportunistic.load(Relaxed) && !rules::off(rules::POLICY2);
         let (need, mut found) = (self.need, None);
         let mut search = |slow: &mut Slow<'_>, shared: &mut PoolShared, bound: &Bound| {
             // Only where all that may be used is enough.

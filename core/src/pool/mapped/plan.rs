@@ -25,7 +25,8 @@ impl Request<'_> {
         holders: &[StreamRef],
     ) -> Vec<(u64, u64, u32)> {
         let size = self.pool.entries[e].page_size;
-        let several = shared.entries[e].sole.is_several();
+        // (In host order only observed blocks are usable, and no two of them are neighbours: they have merged.)
+        let several = shared.entries[e].sole.is_several() && self.stream.is_some();
         let mut sequences = if several { sequences(slow, shared, self.pool, e, holders) } else { Sequences::default() };
         let shared = &*shared;
         let own = &shared.entries[e];
