@@ -168,7 +168,7 @@ impl OutOfMemory {
         } else if self.device_total != u64::MAX && self.used.saturating_add(self.asked) > self.device_total {
             "live blocks leave too little of the device: free some"
         } else {
-            "free blocks, trim other pools, or raise the cap or capacity"
+            "free blocks, trim or destroy other pools, or raise the cap or capacity"
         };
         format!(
             "asked {} bytes; pool used {}, reserved {}, pending {}, largest free block {}; {device}; {help}",

@@ -518,6 +518,11 @@ pub(crate) fn forget_if_done(slow: &mut Slow<'_>, stream: StreamRef) {
         for list in &pool.roomy {
             list.lock().retain(|&slot| slot != stream.slot());
         }
+        for (e, own) in cache.entries.iter().enumerate() {
+            if own.published {
+                pool.published[e].lock().retain(|&other| other != stream);
+            }
+        }
         take_over(&mut pool.shared.lock(), &pool, &cache);
     }
     if !used_up {
