@@ -70,6 +70,25 @@ fn blocks_lie_one_after_the_other_whatever_their_size_and_share_chunks() {
 }
 
 #[test]
+fn what_all_may_use_goes_before_others_blocks_are_looked_at_unless_something_of_theirs_precedes() {
+    // Two blocks side by side, freed one after the other, are both recent until another stream looks at them.
+    for (follows, next) in [(false, 1024), (true, 0)] {
+        let b = bench();
+        let blocks = [1024, 1024, 512].map(|size| b.alloc(size, b.s));
+        if follows {
+            let e = event::create(b.device).unwrap();
+            event::record(b.device, e, b.s).unwrap();
+            stream::wait_event(b.device, b.t, e).unwrap();
+        }
+        blocks[..2].iter().for_each(|&block| b.free(block, b.s));
+        let never_used = b.alloc(1024, b.t);
+        assert_eq!((b.at(never_used), b.reason(never_used)), (2560, Reason::Fresh));
+        // A recent one: that which was freed last. If they have merged: the low end.
+        assert_eq!(b.at(b.alloc(1024, b.s)), next, "follows: {follows}");
+    }
+}
+
+#[test]
 fn a_request_larger_than_a_range_gets_a_range_of_its_own_size() {
     let b = bench_on(lazy_4k(), "mapped(range_size=8KiB, chunk_size=4KiB)");
     let small = b.alloc(4096, b.s);

@@ -251,7 +251,11 @@ impl Device {
             let mapped = device.pools[request.pool].shelves[entry].kind.chunk().is_some();
             device
                 .own(request, entry)
-                .or_else(|| if mapped { None } else { device.observed(request, entry) })
+                .or_else(
+                    || {
+                        if mapped && device.follows_others(request) { None } else { device.observed(request, entry) }
+                    },
+                )
                 .or_else(|| {
                     device.pools[request.pool].shelves[entry].settle(None, 0);
                     device.preceding(request, entry)
@@ -363,6 +367,14 @@ impl Device {
         point.stream == stream
             || point.seq <= self.graph.streams[point.stream].observed
             || (self.pools[request.pool].config.policy_1 && point.seq <= request.now[point.stream])
+    }
+
+    /// With policy 1, something that the host has not observed precedes now-on-s on another stream.
+    fn follows_others(&self, request: &Request) -> bool {
+        let Some(stream) = request.stream else { return false };
+        let mut others = (0..self.graph.streams.len()).filter(|&other| other != stream);
+        self.pools[request.pool].config.policy_1
+            && others.any(|other| request.now[other] > self.graph.streams[other].observed)
     }
 
     /// Step 3.

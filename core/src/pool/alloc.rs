@@ -11,6 +11,7 @@ use super::config::MAX_PAGE;
 use super::front::Front;
 use super::merge::cut;
 use super::observed;
+use super::observed::is_observed;
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
@@ -836,9 +837,12 @@ impl Request<'_> {
                 return self.commit(&mut slow, &mut shared, Found { index, entry: e, reason: Reason::SameStream });
             }
         }
-        // 2. Observed frees; of a Mapped entry after step 3.
+        // 2. Observed frees; of a Mapped entry after step 3, where that may find something.
         let mapped = entry.kind == Kind::Mapped;
-        if !mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
+        let follows_others = || self.stream.is_some() && pool.follows() && !is_observed(&clock);
+        if !(mapped && follows_others())
+            && let Some(found) = take_observed(&mut shared, e, &fit)
+        {
             return self.commit(&mut slow, &mut shared, found);
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is

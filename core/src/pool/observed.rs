@@ -1,5 +1,5 @@
-//! The short way to what all may use, where no other stream has free blocks in the entry: an allocation that its stream's own blocks
-//! do not serve takes an observed one (`docs/placement.md` §6, step 2).
+//! The short way to what all may use, where what other streams have free in the entry, if anything, is not to be looked at before: an
+//! allocation that its stream's own blocks do not serve takes an observed one (`docs/placement.md` §6, step 2).
 //!
 //! It needs the slow lock, but little of what the slow path does, as there is nobody's to be looked at but the stream's own and the
 //! observed ones. It waits for no lock, as it holds the stream's: where one is taken, or more is to be looked at, the slow path
@@ -11,7 +11,7 @@ use super::bins::Upto;
 use super::block::{GENERATION_LIMIT, NIL, UNUSED};
 use super::caches::{Caches, EntryCache, PoolCache, STREAMS, cut_lifted, widen_both};
 use super::classes::class_of;
-use super::state::Pool;
+use super::state::{Kind, Pool};
 use crate::handle::{self, AllocationId, PoolId};
 use crate::order::{Clock, Stream, StreamRef};
 use crate::rules;
@@ -33,20 +33,22 @@ pub(super) fn serve(pool: PoolId, size: u64, record: &'static Stream<Caches>, ke
         return None;
     }
     let e = cache.entries.accepting(size)?;
-    if are_others(&cache.pool, e, me) {
+    // Where nothing of other streams precedes, step 3 of a Mapped entry has nothing to find.
+    let nothing_else = is_observed(&state.clock);
+    let first = nothing_else && cache.pool.entries[e].kind == Kind::Mapped;
+    if !first && are_others(&cache.pool, e, me) {
         return None;
     }
     let need = round_up(size, cache.unit);
     if !cache.pool.is_open() || cache.pool.shadow.is_some() || !cache.entries[e].carves || has_own(cache, e, need) {
         return None;
     }
-    let nothing_else = is_observed(&state.clock);
     let pool: Arc<Pool> = cache.pool.clone();
     let _slow = pool.device.slow.try_lock()?;
     let mut shared = pool.shared.try_lock()?;
     let shared = &mut *shared;
     // (Who held the slow lock may have had the list.)
-    if are_others(&pool, e, me) {
+    if !first && are_others(&pool, e, me) {
         return None;
     }
     let own = &mut shared.entries[e];
@@ -85,6 +87,6 @@ fn has_own(cache: &PoolCache, e: usize, need: u64) -> bool {
 }
 
 /// Whether what comes after `clock` comes after nothing of other streams that the host has not observed.
-fn is_observed(clock: &Clock) -> bool {
+pub(super) fn is_observed(clock: &Clock) -> bool {
     clock.entries().iter().all(|&(stream, seq)| STREAMS.at(stream.slot()).observed() >= seq)
 }
