@@ -217,9 +217,13 @@ pub fn devices() -> &'static [Device] {
 }
 
 impl Device {
-    /// Sets `bytes` aside for a request, within `limit`. `false`: they do not fit.
+    /// Sets `bytes` aside for a request, within `limit`. `false`: they do not fit. Without a limit all do, and what the driver is
+    /// about to refuse to one thread is in no other's way: sums wrap meanwhile.
     pub fn charge(&self, bytes: u64, limit: Option<u64>) -> bool {
-        let limit = limit.unwrap_or(u64::MAX);
+        let Some(limit) = limit else {
+            self.charged.fetch_add(bytes, Relaxed);
+            return true;
+        };
         self.charged
             .fetch_update(Relaxed, Relaxed, |charged| charged.checked_add(bytes).filter(|sum| *sum <= limit))
             .is_ok()
@@ -388,6 +392,16 @@ mod tests {
         books.discharge(60);
         assert!(!books.charge(u64::MAX, Some(u64::MAX)), "a sum that overflows does not fit");
         assert_eq!(books.charged(), 40);
+    }
+
+    #[test]
+    fn without_a_limit_no_thread_is_refused_for_what_another_asks() {
+        let books = device(25);
+        assert!(books.charge(100, None));
+        assert!(books.charge(u64::MAX - 50, None), "the driver refuses this");
+        assert!(books.charge(1 << 20, None), "and is to be asked for that");
+        books.discharge(u64::MAX - 50);
+        assert_eq!(books.charged(), 100 + (1 << 20));
     }
 
     #[test]

@@ -30,13 +30,10 @@ fn ask(request: Request, take: impl Fn() -> (Code, Pointer, u64)) -> Code {
     let on_device = request.kind.on_device();
     let limit = setting::settings().limit.filter(|_| on_device);
     // Charged before the driver is asked: of two requests that would only fit alone, one is refused. Without a limit it is the
-    // driver that refuses, and says why; more than can be counted it does not have.
+    // driver that refuses, and says why.
     let attempt = || {
         if on_device && !books.charge(request.bytes, limit) {
-            return match limit {
-                Some(_) => Err(&books.refusals),
-                None => Ok((Some(take().0).filter(|code| *code != SUCCESS).unwrap_or(OUT_OF_MEMORY), 0, 0)),
-            };
+            return Err(&books.refusals);
         }
         let taken = take();
         if taken.0 != SUCCESS && on_device {
