@@ -2,7 +2,7 @@
 
 use crate::device::{Allocation, Device};
 use crate::mapped::large;
-use crate::order::{Now, Point, Sort};
+use crate::order::{LEGACY, Now, Point, Sort};
 use crate::pool::{Block, Entry, Failure, LOOKED_AT, Page, Reason, State, free, least_alike};
 use std::cmp::Reverse;
 
@@ -369,12 +369,12 @@ impl Device {
             || (self.pools[request.pool].config.policy_1 && point.seq <= request.now[point.stream])
     }
 
-    /// With policy 1, something that the host has not observed precedes now-on-s on another stream.
+    /// With policy 1, something that the host has not observed precedes now-on-s on another stream; or s is the legacy stream.
     fn follows_others(&self, request: &Request) -> bool {
         let Some(stream) = request.stream else { return false };
         let mut others = (0..self.graph.streams.len()).filter(|&other| other != stream);
         self.pools[request.pool].config.policy_1
-            && others.any(|other| request.now[other] > self.graph.streams[other].observed)
+            && (stream == LEGACY || others.any(|other| request.now[other] > self.graph.streams[other].observed))
     }
 
     /// Step 3.

@@ -839,8 +839,9 @@ impl Request<'_> {
         }
         // 2. Observed frees; of a Mapped entry after step 3, where that may find something.
         let mapped = entry.kind == Kind::Mapped;
-        let follows_others = || self.stream.is_some() && pool.follows() && !is_observed(&clock);
-        if !(mapped && follows_others())
+        let mut follows_others =
+            |me: StreamRef| pool.follows() && (slow.state(me.slot()).is_legacy() || !is_observed(&clock, me));
+        if !(mapped && self.stream.is_some_and(&mut follows_others))
             && let Some(found) = take_observed(&mut shared, e, &fit)
         {
             return self.commit(&mut slow, &mut shared, found);

@@ -34,7 +34,7 @@ pub(super) fn serve(pool: PoolId, size: u64, record: &'static Stream<Caches>, ke
     }
     let e = cache.entries.accepting(size)?;
     // Where nothing of other streams precedes, step 3 of a Mapped entry has nothing to find.
-    let nothing_else = is_observed(&state.clock);
+    let nothing_else = is_observed(&state.clock, me);
     let first = nothing_else && cache.pool.entries[e].kind == Kind::Mapped;
     if !first && are_others(&cache.pool, e, me) {
         return None;
@@ -86,7 +86,8 @@ fn has_own(cache: &PoolCache, e: usize, need: u64) -> bool {
     !cache.has_no_front() || own.recents() > 0 || fits()
 }
 
-/// Whether what comes after `clock` comes after nothing of other streams that the host has not observed.
-pub(super) fn is_observed(clock: &Clock) -> bool {
-    clock.entries().iter().all(|&(stream, seq)| STREAMS.at(stream.slot()).observed() >= seq)
+/// Whether nothing of other streams that the host has not observed precedes what comes on `me` after `clock`. `me` is not the legacy
+/// stream, whose own operations stand for others'.
+pub(super) fn is_observed(clock: &Clock, me: StreamRef) -> bool {
+    clock.entries().iter().all(|&(stream, seq)| stream == me || STREAMS.at(stream.slot()).observed() >= seq)
 }
