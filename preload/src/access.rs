@@ -5,7 +5,7 @@ use crate::context;
 use crate::driver::{Code, Handle, Pointer, SUCCESS};
 use crate::entry;
 use crate::hook::real;
-use crate::order;
+use crate::order::{self, Captured};
 use crate::pool;
 use crate::switch::broken;
 use smp_core::pool::access::{self, AccessKind};
@@ -58,8 +58,8 @@ fn done(stream: Handle, end: End, driver: impl FnOnce() -> Code, accesses: impl 
     let Some(_inside) = entry::enter() else { return driver() };
     let orders = stream <= LEGACY || end == End::AtReturn;
     // (Where a capture is in the call's way, an event of ours would be in the capture's.)
-    let barred = || order::is_barred(stream) || order::is_capturing(stream);
-    let seen = context::current().filter(|_| orders && !barred() && !broken("legacy-order"));
+    let free = || order::captured(stream) == Captured::No;
+    let seen = context::current().filter(|_| orders && free() && !broken("legacy-order"));
     let mark = seen.and_then(|home| Some((pool::of(home.context)?, order::relaxed(pool::new_event)?)));
     let Some((place, event)) = mark else {
         let code = driver();

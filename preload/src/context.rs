@@ -151,6 +151,18 @@ fn gone(context: Handle) {
     ledger::context_gone(context);
 }
 
+/// A call that ends `context` (0: there is none to end) if the driver agrees and `ended` then says so.
+fn end(context: Handle, driver: impl FnOnce() -> Code, ended: impl FnOnce() -> bool) -> Code {
+    let ending = pool::ending(context);
+    let code = driver();
+    if code == SUCCESS && context != 0 && ended() {
+        gone(context);
+    } else {
+        ending.called_off();
+    }
+    code
+}
+
 /// `cuCtxDestroy`, both versions: the context's plain memory goes with it.
 ///
 /// # Safety
@@ -160,14 +172,7 @@ pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code 
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(context) };
     let Some(_inside) = entry::enter() else { return driver() };
-    let ending = pool::ending(context);
-    let code = driver();
-    if code == SUCCESS {
-        gone(context);
-    } else {
-        ending.called_off();
-    }
-    code
+    end(context, driver, || true)
 }
 
 /// Whether a device's primary context exists.
@@ -202,14 +207,7 @@ pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
-    let ending = pool::ending(context);
-    let code = driver();
-    if code == SUCCESS && context != 0 {
-        gone(context);
-    } else {
-        ending.called_off();
-    }
-    code
+    end(context, driver, || true)
 }
 
 /// `cuDevicePrimaryCtxRelease`, both versions: with the last share the context goes, and its plain memory.
@@ -221,12 +219,5 @@ pub unsafe fn primary_release(real: unsafe fn(i32) -> Code, device: i32) -> Code
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
-    let ending = pool::ending(context);
-    let code = driver();
-    if code == SUCCESS && context != 0 && !primary_active(device) {
-        gone(context);
-    } else {
-        ending.called_off();
-    }
-    code
+    end(context, driver, || !primary_active(device))
 }

@@ -45,18 +45,26 @@ pub fn context_gone(context: Handle) {
     }
 }
 
-/// Whether this stream is being captured; asked of the driver only while some stream is.
-pub fn is_capturing(stream: Handle) -> bool {
-    let mut status = 0;
-    // SAFETY: the stream is the program's, the target ours.
-    capturing() && unsafe { driver::cuStreamIsCapturing(stream, &mut status) } == SUCCESS && status != 0
+/// How captures stand to a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Captured {
+    /// Not at all.
+    No,
+    /// It is being captured.
+    Itself,
+    /// Those of others keep it from being used: the legacy stream would have to wait for them.
+    Others,
 }
 
-/// Whether the captures of others keep this stream from being used: the legacy stream would have to wait for them.
-pub fn is_barred(stream: Handle) -> bool {
+/// How captures stand to this stream; asked of the driver only while some stream is captured.
+pub fn captured(stream: Handle) -> Captured {
     let mut status = 0;
     // SAFETY: the stream is the program's, the target ours.
-    capturing() && !broken("barred") && unsafe { driver::cuStreamIsCapturing(stream, &mut status) } != SUCCESS
+    match capturing().then(|| unsafe { driver::cuStreamIsCapturing(stream, &mut status) }) {
+        Some(SUCCESS) if status != 0 => Captured::Itself,
+        Some(code) if code != SUCCESS && !broken("barred") => Captured::Others,
+        _ => Captured::No,
+    }
 }
 
 /// Runs calls of our own so that they neither enter nor break a capture of the program's.

@@ -8,7 +8,7 @@ use crate::context::{self, Current};
 use crate::driver::{self, Code, DEINITIALIZED, Handle, INVALID_VALUE, OUT_OF_MEMORY, Pointer, SUCCESS};
 use crate::hook::real;
 use crate::ledger::{self, Block, Kind};
-use crate::order;
+use crate::order::{self, Captured};
 use crate::report;
 use crate::setting::{self, Mode};
 use crate::switch::broken;
@@ -878,7 +878,7 @@ pub fn free_on(at: Pointer, block: Block, stream: Handle, refuse: &dyn Fn() -> C
         ledger::settle(&block);
         return SUCCESS;
     };
-    if order::is_capturing(stream) {
+    if order::captured(stream) == Captured::Itself {
         // Memory from outside a graph cannot be freed in one.
         ledger::put_back(at, block);
         return refuse();
@@ -917,9 +917,7 @@ pub fn alloc_ordered(
     pool: Option<Handle>,
     caller: usize,
 ) -> Option<Result<Pointer, Code>> {
-    if !setting::settings().async_pool
-        || (order::is_capturing(stream) || order::is_barred(stream)) && !broken("capture")
-    {
+    if !setting::settings().async_pool || order::captured(stream) != Captured::No && !broken("capture") {
         return None;
     }
     let place = place(home).filter(|place| match pool {
@@ -1081,7 +1079,7 @@ impl Place {
 pub fn free_ordered(at: Pointer, block: Block, stream: Handle, refuse: &dyn Fn() -> Code) -> Code {
     // A default stream is the current context's. A context's own streams the core knows from others'.
     let own = stream > 2 || context::current().is_some_and(|home| home.context == block.context);
-    if !own && !broken("other-contexts") || order::is_barred(stream) {
+    if !own && !broken("other-contexts") || order::captured(stream) == Captured::Others {
         return free_on(at, block, stream, refuse);
     }
     let error = match pool::free_async(AllocationId(block.pooled), StreamId(stream as u64)) {

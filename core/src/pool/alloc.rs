@@ -10,8 +10,7 @@ use super::classes::class_of;
 use super::config::MAX_PAGE;
 use super::front::Front;
 use super::merge::cut;
-use super::observed;
-use super::observed::is_observed;
+use super::observed::{self, is_observed};
 use super::observer::{AllocDone, Event};
 use super::page::{self, page};
 use super::registry::POOLS;
@@ -839,11 +838,10 @@ impl Request<'_> {
         }
         // 2. Observed frees; of a Mapped entry after step 3, where that may find something.
         let mapped = entry.kind == Kind::Mapped;
-        let mut follows_others =
-            |me: StreamRef| pool.follows() && (slow.state(me.slot()).is_legacy() || !is_observed(&clock, me));
-        if !(mapped && self.stream.is_some_and(&mut follows_others))
-            && let Some(found) = take_observed(&mut shared, e, &fit)
-        {
+        let others_first = mapped
+            && pool.follows()
+            && self.stream.is_some_and(|me| slow.state(me.slot()).is_legacy() || !is_observed(&clock, me));
+        if !others_first && let Some(found) = take_observed(&mut shared, e, &fit) {
             return self.commit(&mut slow, &mut shared, found);
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
@@ -912,7 +910,7 @@ impl Request<'_> {
                 }
             }
         }
-        if mapped && let Some(found) = take_observed(&mut shared, e, &fit) {
+        if others_first && let Some(found) = take_observed(&mut shared, e, &fit) {
             return self.commit(&mut slow, &mut shared, found);
         }
         if let Some(me) = self.stream {

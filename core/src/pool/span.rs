@@ -157,9 +157,7 @@ impl Request<'_> {
         clock: &Clock,
     ) -> Result<Option<Found>> {
         // In host order only observed blocks are usable, and no two of them are neighbours: they have merged.
-        if self.stream.is_none() {
-            return Ok(None);
-        }
+        let Some(me) = self.stream else { return Ok(None) };
         let pool = self.pool;
         let mut bound = self.bound(slow, shared, e, holders, clock);
         // Answers that earlier steps had do not count before the questions of this one.
@@ -177,10 +175,7 @@ impl Request<'_> {
             best_of(need, shared, bound, found, holders)
         };
         let mut chosen = search(slow, shared, &preceding);
-        if chosen.is_none()
-            && asks
-            && let Some(me) = self.stream
-        {
+        if chosen.is_none() && asks {
             for stream in point_streams(holders, shared, e) {
                 if self.asked >= MAX_QUESTIONS {
                     break;
