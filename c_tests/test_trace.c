@@ -216,6 +216,17 @@ static int always_once(void *user, const smp_out_of_memory *info)
 
 enum { HELD = 48 };
 
+/* A block that fills a page mostly, freed on one stream with its work still to run, and wanted on another that waits for it. */
+#define HANDED_OVER (2 * MIB - 100000)
+static void hand_over(smp_device device, smp_pool pool, smp_stream from, smp_stream to, smp_event event)
+{
+    kernel(device, from, 1);
+    free_on(alloc_on(pool, HANDED_OVER, from), from);
+    must(smp_event_record(device, event, from));
+    wait_for(device, to, event);
+    free_on(alloc_on(pool, HANDED_OVER, to), to);
+}
+
 /* Every kind of call, at random; recorded to `file` with `flags` if that is not null. */
 static void run_program(const char *file, uint32_t flags, struct books *books)
 {
@@ -244,13 +255,15 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
     s[3] = LEGACY;
     for (i = 0; i < 3; ++i)
         e[i] = new_event(device);
+    hand_over(device, pool, s[0], s[1], e[0]);
+    books->live_peak = HANDED_OVER;
     for (i = 0; i < rounds; ++i) {
         uint64_t dice = next_random() % 100;
         smp_stream stream = s[next_random() % 4], other = s[next_random() % 4];
         smp_event event = e[next_random() % 3];
         int slot = (int)(next_random() % HELD);
         if (dice < 60 && held[slot].allocation == NULL) {
-            uint64_t size = next_random() % (next_random() % 8 == 0 ? 3000000 : 9000);
+            uint64_t drawn = next_random(), size = drawn % (next_random() % 8 == 0 ? 3000000 : 9000);
             smp_status status = dice < 5 ? smp_alloc(pool, size, &held[slot].allocation)
                                          : smp_alloc_async(pool, size, stream, &held[slot].allocation);
             if (status == SMP_SUCCESS) {
@@ -286,11 +299,13 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
         } else if (dice < 94) {
             must(smp_pool_trim_to(pool, next_random() % (4 * MIB)));
         } else if (dice < 95) {
-            set_attribute(pool, (uint32_t)(next_random() % 3) + 1, next_random() % 2);
+            uint32_t attribute = (uint32_t)(next_random() % 3) + 1;
+            set_attribute(pool, attribute, next_random() % 2);
         } else if (dice < 96) {
             set_attribute(pool, 4, next_random() % 2 == 0 ? 4 * MIB : SMP_NONE);
         } else if (dice < 97) {
-            refuse_pages(device, next_random() % 4, next_random() % 40);
+            uint64_t after = next_random() % 4;
+            refuse_pages(device, after, next_random() % 40);
         } else if (dice < 98) {
             smp_pool passing = pool_of(device, "preset(cuda)");
             must(smp_pool_destroy(passing));

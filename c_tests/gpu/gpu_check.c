@@ -249,8 +249,9 @@ static void wait_for(handle stream, handle event)
 
 static void statement(const char *name, int holds, uint64_t seen)
 {
-    char detail[64];
-    snprintf(detail, sizeof detail, holds ? "" : "seen: %" PRIu64, seen);
+    char detail[64] = "";
+    if (!holds)
+        snprintf(detail, sizeof detail, "seen: %" PRIu64, seen);
     say(name, holds ? "ok" : on_smp ? "failed" : "differs", detail);
     failed |= on_smp && !holds;
 }
