@@ -171,9 +171,9 @@ fn with_several_streams_chunks_that_others_have_not_finished_with_count_as_used(
     b.free(first, b.s);
     b.alloc(25 * CHUNK, b.t);
     assert_eq!((b.chunks(), b.stats().chunk_moves), (1048 + 10, 0));
-    // 1024 of s, 25 and 64 of t: 1113, and beyond them 24 and a 32nd, which is 34.
+    // 1024 of s, 25 and 64 of t: 1113, and beyond them 24 and a 16th, which is 69.
     b.alloc(64 * CHUNK, b.t);
-    assert_eq!((b.chunks(), b.stats().chunk_moves), (1113 + 24 + 34, 0));
+    assert_eq!((b.chunks(), b.stats().chunk_moves), (1113 + 24 + 69, 0));
 }
 
 #[test]
@@ -244,8 +244,8 @@ fn a_chunk_comes_back_to_a_place_it_has_left_without_a_call_to_the_device() {
 
 #[test]
 fn of_places_that_lack_nothing_a_block_takes_the_lowest_or_with_several_streams_those_with_the_fewest_ghosts() {
-    // 33 chunks in use at most: eight more may be held, and with two streams a 32nd.
-    for (several, held, moved, expected) in [(false, 41, 4, 1), (true, 42, 3, 3)] {
+    // 33 chunks in use at most: eight more may be held, and with two streams a 16th.
+    for (several, held, moved, expected) in [(false, 41, 4, 1), (true, 43, 2, 2)] {
         let b = bench();
         b.alloc(CHUNK, if several { b.t } else { b.s });
         let [first, _, third, _] = [(); 4].map(|()| b.alloc(8 * CHUNK, b.s));
@@ -260,7 +260,7 @@ fn of_places_that_lack_nothing_a_block_takes_the_lowest_or_with_several_streams_
             assert_eq!(b.at(again), at * CHUNK);
         }
         // Idle are the moved ones, and those that are left of the first eight. Places 1 to 8 have them all.
-        let back = b.alloc(6 * CHUNK, b.s);
+        let back = b.alloc(7 * CHUNK, b.s);
         assert_eq!((b.at(back), b.stats().chunk_moves, b.chunks()), (expected * CHUNK, moved, held));
     }
 }
@@ -507,13 +507,13 @@ fn chunks_of_another_stream_stay_until_its_frees_precede() {
     assert_eq!(b.reason(wide), Reason::Fresh);
     b.free(wide, b.t);
     b.sync(b.t);
-    // Ordered by an event: policy 1. 44 chunks are the most used now: beside eight, with two streams a 32nd more may be held, 53
+    // Ordered by an event: policy 1. 44 chunks are the most used now: beside eight, with two streams a 16th more may be held, 54
     // in all. 52 are, and 16 of 20 places have one.
     let e = event::create(b.device).unwrap();
     event::record(b.device, e, b.s).unwrap();
     stream::wait_event(b.device, b.t, e).unwrap();
     let wider = b.alloc(20 * CHUNK, b.t);
-    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (36 * CHUNK, 3, 53));
+    assert_eq!((b.at(wider), b.stats().chunk_moves, b.chunks()), (36 * CHUNK, 2, 54));
     assert_eq!(b.reason(wider), Reason::Event);
 }
 
@@ -559,9 +559,10 @@ fn an_entry_whose_device_has_refused_does_not_grow_first() {
     // It is not asked again as long as something serves.
     let taken = b.alloc(4 * CHUNK, b.t);
     assert_eq!((b.at(taken), b.reason(taken), b.chunks()), (4 * CHUNK, Reason::Opportunistic, 12));
-    // (Nothing fits, so nothing is known of the rest of s's: 12 and 6 chunks count as used, and eight more may be held.)
+    // (Nothing fits, so nothing is known of the rest of s's: 12 and 6 chunks count as used, and eight and a 16th more
+    // may be held.)
     let asked = b.alloc(6 * CHUNK, b.t);
-    assert_eq!((b.reason(asked), b.stats().page_refusals, b.chunks()), (Reason::Fresh, 2, 26));
+    assert_eq!((b.reason(asked), b.stats().page_refusals, b.chunks()), (Reason::Fresh, 2, 27));
 }
 
 #[test]
@@ -735,9 +736,9 @@ fn host_ordered_blocks_use_only_chunks_whose_frees_are_observed() {
     assert_eq!((b.stats().chunk_moves, b.reason(host)), (0, Reason::Fresh));
     pool::free(host).unwrap();
     b.sync(b.s);
-    // 44 used allow 53 held, one more than are: three come from the hole.
+    // 44 used allow 54 held, two more than are: two come from the hole.
     let host = pool::alloc(b.pool, 20 * CHUNK, &Default::default()).unwrap();
-    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (36 * CHUNK, 3, Reason::Observed));
+    assert_eq!((b.at(host), b.stats().chunk_moves, b.reason(host)), (36 * CHUNK, 2, Reason::Observed));
 }
 
 #[test]
@@ -901,8 +902,8 @@ fn double_buffering(b: &Bench, steps: usize) -> Stats {
 fn a_handed_over_block_is_ready_once_its_own_free_is_so_double_buffering_does_not_grow() {
     let b = bench_on(lazy_4k(), "mapped(range_size=64MiB, chunk_size=4KiB); policies(internal_dependencies=off)");
     let chunks = double_buffering(&b, 200).reserved / CHUNK;
-    // Three steps at a time, 220 chunks each; beyond them 24 and a 32nd.
-    assert!(chunks <= 3 * 220 + 24 + 20, "{chunks} chunks");
+    // Three steps at a time, 220 chunks each; beyond them 24 and a 16th.
+    assert!(chunks <= 3 * 220 + 24 + 41, "{chunks} chunks");
 }
 
 #[test]

@@ -784,5 +784,5 @@ fn most_held(used: u64, chunk: u64, several: bool, tight: bool) -> u64 {
     let few = large(chunk);
     let share = if tight && !several { 32 } else { 64 };
     let slack = (used / share).max((3 * used / 32).max(few).min(3 * few));
-    (used + slack + if several { used / 32 } else { 0 }) / chunk
+    (used + slack + if several { used / 16 } else { 0 }) / chunk
 }

@@ -37,12 +37,12 @@ const MOST_CHUNKS: u64 = 1 << 20;
 
 /// How many chunks of this size an entry may hold, with its high-water mark of `used` bytes, before it moves chunks instead of
 /// asking for more: each move costs calls to the device, and a little room saves most of them. What is asked for goes up to
-/// there at once. (Where several streams use the entry there is a 32nd more: such programs do not come back to the same places.)
+/// there at once. (Where several streams use the entry there is a 16th more: such programs do not come back to the same places.)
 fn budget(used: u64, size: u64, several: bool, tight: bool) -> u64 {
     let least = large(size);
     let share = if tight && !several { 32 } else { 64 };
     let slack = (used / share).max((used.saturating_mul(3) / 32).clamp(least, 3 * least));
-    let more = if several { used / 32 } else { 0 };
+    let more = if several { used / 16 } else { 0 };
     used.saturating_add(slack + more) / size
 }
 
