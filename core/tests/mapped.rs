@@ -89,6 +89,26 @@ fn what_all_may_use_goes_before_others_blocks_are_looked_at_unless_something_of_
 }
 
 #[test]
+fn what_precedes_on_a_destroyed_stream_is_over_whatever_stream_has_its_place() {
+    let b = bench();
+    let flags = StreamFlags { non_blocking: true, lazy: None };
+    let gone = stream::create(b.device, flags).unwrap();
+    (0..4).for_each(|_| b.free(b.alloc(512, gone), gone));
+    let e = event::create(b.device).unwrap();
+    event::record(b.device, e, gone).unwrap();
+    stream::wait_event(b.device, b.t, e).unwrap();
+    device::synchronize(b.device).unwrap();
+    stream::destroy(gone).unwrap();
+    // Of what this one does nothing is observed.
+    let new = stream::create(b.device, flags).unwrap();
+    let blocks = [1024; 2].map(|size| b.alloc(size, new));
+    blocks.iter().for_each(|&block| b.free(block, new));
+    b.alloc(1024, b.t);
+    // Still a recent one, for t did not have to look at it.
+    assert_eq!(b.at(b.alloc(1024, new)), 1024);
+}
+
+#[test]
 fn a_request_larger_than_a_range_gets_a_range_of_its_own_size() {
     let b = bench_on(lazy_4k(), "mapped(range_size=8KiB, chunk_size=4KiB)");
     let small = b.alloc(4096, b.s);

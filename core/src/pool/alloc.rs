@@ -840,7 +840,9 @@ impl Request<'_> {
         let mapped = entry.kind == Kind::Mapped;
         let others_first = mapped
             && pool.follows()
-            && self.stream.is_some_and(|me| slow.state(me.slot()).is_legacy() || !is_observed(&clock, me));
+            && self
+                .stream
+                .is_some_and(|me| slow.state(me.slot()).is_legacy() || !is_observed(&device.order, &clock, me));
         if !others_first && let Some(found) = take_observed(&mut shared, e, &fit) {
             return self.commit(&mut slow, &mut shared, found);
         }

@@ -13,7 +13,7 @@ use super::caches::{Caches, EntryCache, PoolCache, STREAMS, cut_lifted, widen_bo
 use super::classes::class_of;
 use super::state::{Kind, Pool};
 use crate::handle::{self, AllocationId, PoolId};
-use crate::order::{Clock, Stream, StreamRef};
+use crate::order::{Clock, Order, Stream, StreamRef};
 use crate::rules;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) fn serve(pool: PoolId, size: u64, record: &'static Stream<Caches>, ke
     }
     let e = cache.entries.accepting(size)?;
     // Where nothing of other streams precedes, step 3 of a Mapped entry has nothing to find.
-    let nothing_else = is_observed(&state.clock, me);
+    let nothing_else = is_observed(&cache.pool.device.order, &state.clock, me);
     let first = nothing_else && cache.pool.entries[e].kind == Kind::Mapped;
     if !first && are_others(&cache.pool, e, me) {
         return None;
@@ -87,7 +87,7 @@ fn has_own(cache: &PoolCache, e: usize, need: u64) -> bool {
 }
 
 /// Whether nothing of other streams that the host has not observed precedes what comes on `me` after `clock`. `me` is not the legacy
-/// stream, whose own operations stand for others'.
-pub(super) fn is_observed(clock: &Clock, me: StreamRef) -> bool {
-    clock.entries().iter().all(|&(stream, seq)| stream == me || STREAMS.at(stream.slot()).observed() >= seq)
+/// stream, whose own operations stand for others'. (What destroyed streams did that are forgotten is observed.)
+pub(super) fn is_observed(order: &Order, clock: &Clock, me: StreamRef) -> bool {
+    clock.entries().iter().all(|&(stream, seq)| stream == me || order.observed(&STREAMS, stream) >= seq)
 }
