@@ -462,6 +462,8 @@ struct Plan {
     large: bool,
     /// Percent of calls on a stream that are on the legacy one.
     legacy: u64,
+    /// Percent of calls that destroy a stream or make one.
+    churn: u64,
     /// Most sizes are up to this many times 512.
     size_units: u64,
     /// Of a program about chunks that move: their size.
@@ -669,9 +671,22 @@ impl Plan {
         }
     }
 
+    fn stream_made(&mut self) -> Op {
+        let id = self.id();
+        self.streams.push(id);
+        Op::CreateStream { id, non_blocking: self.dice.chance(40), lazy: self.laziness() }
+    }
+
     fn step(&mut self) -> Op {
         let pool = self.dice.pick(&self.pools.clone());
         let event = self.dice.pick(&self.events.clone());
+        if self.churn > 0 && self.dice.chance(self.churn) {
+            return if self.streams.len() > 1 && self.dice.chance(50) {
+                Op::DestroyStream { stream: self.stream() }
+            } else {
+                self.stream_made()
+            };
+        }
         match self.dice.below(1000) {
             0..330 => Op::Alloc {
                 id: self.id(),
@@ -708,11 +723,7 @@ impl Plan {
                 }
                 Op::SetCallback { pool, script }
             }
-            956..962 => {
-                let id = self.id();
-                self.streams.push(id);
-                Op::CreateStream { id, non_blocking: self.dice.chance(40), lazy: self.laziness() }
-            }
+            956..962 => self.stream_made(),
             962..966 => Op::DestroyStream { stream: self.stream() },
             966..968 => Op::DestroyEvent { event },
             968..972 => {
@@ -1150,6 +1161,8 @@ impl Program {
         let options = if dice.chance(15) { Options { addresses: few, ..options } } else { options };
         let size_units = if large { dice.pick(&[4, 16, 60]) } else { dice.pick(&[4, 8, 8, 12]) };
         let legacy = dice.pick(&[0, 6, 6, 35]);
+        // Now and then streams come and go, each in the place of another.
+        let churn = dice.pick(&[0, 0, 0, 6]);
         let mut plan = Plan {
             dice,
             next: 0,
@@ -1161,6 +1174,7 @@ impl Program {
             cuda,
             large,
             legacy,
+            churn,
             size_units,
             chunk,
             only: None,

@@ -1,7 +1,7 @@
 //! The core and the reference model answer the same programs in the same way: after every call the same status, address,
 //! reason, figures and order, and the core's own invariants hold.
 //!
-//! `SMP_PROP_SEED=N` begins at that seed, `SMP_PROP_OPS=N` makes at least that many calls (200,000 by default),
+//! `SMP_PROP_SEED=N` begins at that seed, `SMP_PROP_OPS=N` makes at least that many calls (300,000 by default),
 //! `SMP_PROP_SECONDS=N` goes on for that long instead; `SMP_PROP_LENGTH=N` makes programs of up to N
 //! calls (200 by default); `SMP_PROP_MANY=N` compares N programs with thousands of recent blocks (6 by default), `SMP_PROP_TIGHT=N` N that often lack a few
 //! chunks (20 by default). A disagreement is shrunk and printed as a program.
@@ -492,7 +492,7 @@ fn setting(name: &str) -> Option<u64> {
 #[test]
 fn property_core_and_reference_agree_after_every_call() {
     let first = setting("SMP_PROP_SEED").unwrap_or(1);
-    let wanted = setting("SMP_PROP_OPS").unwrap_or(200_000);
+    let wanted = setting("SMP_PROP_OPS").unwrap_or(300_000);
     let seconds = setting("SMP_PROP_SECONDS");
     let length = setting("SMP_PROP_LENGTH").unwrap_or(200);
     let begun = Instant::now();
