@@ -205,3 +205,30 @@ fn a_trace_may_begin_with_streams_and_pools_that_another_left() {
         second.come_to_rest();
     }
 }
+
+#[test]
+fn a_trace_may_begin_whatever_streams_came_and_went_before() {
+    for (number, spec) in
+        ["mapped(range_size=1MiB, chunk_size=4KiB)", "cuda()", "sliced(page_size=64KiB)"].into_iter().enumerate()
+    {
+        for seed in 0..30 {
+            let mut b = Bench::new(&format!("churn-{number}-{seed}"), spec, 4, true);
+            let mut random = Random(seed + 77);
+            for round in 0..6 {
+                b.rounds(seed * 100 + round, 2, 30_000);
+                b.come_to_rest();
+                for at in 0..4 {
+                    if random.below(2) == 0 {
+                        stream::destroy(b.streams[at]).unwrap();
+                        b.streams[at] =
+                            stream::create(b.device, StreamFlags { non_blocking: random.below(2) == 0, lazy: None })
+                                .unwrap();
+                    }
+                }
+                let (report, _) = b.recorded(|| b.rounds(seed * 100 + round + 50, 3, 40_000));
+                assert!(report.allocs > 60, "{}", report.allocs);
+                b.come_to_rest();
+            }
+        }
+    }
+}
