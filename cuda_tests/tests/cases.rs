@@ -50,6 +50,11 @@ fn another_current_context_stays_current() {
 }
 
 #[test]
+fn of_a_stream_whose_context_has_ended_nothing_is_told() {
+    case(&["context-gone"], &[]);
+}
+
+#[test]
 fn a_device_that_is_named_is_that_of_the_stream_or_event() {
     case(&["wrong-device"], &[("SIMCUDA_DEVICES", "2")]);
 }

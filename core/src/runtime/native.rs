@@ -426,6 +426,8 @@ pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
                 record.watch.fetch_and(!OWES, Relaxed);
             }
         }
+        // A context that has ended took the memory with it: nothing is left to be told.
+        Err(Code::INVALID_CONTEXT) => {}
         Err(code) => {
             let error = cuda.error("recording an event at a free", code);
             crate::log::emit(crate::log::Level::Warning, || {

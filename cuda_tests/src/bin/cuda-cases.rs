@@ -5,8 +5,9 @@
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
 use smp_core::pool::{self, AllocOptions, PoolConfig, Preset, Reason};
 use smp_core::stream::{self, StreamFlags};
-use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event};
+use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event, log};
 use smp_cuda_tests::driver::{self, LAZY, ok};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const MIB: u64 = 1 << 20;
 
@@ -184,6 +185,24 @@ fn another_context() {
     stream::destroy(on).expect("a destroy");
     device::close(device).expect("a close");
     assert_eq!(current(), other, "after a close");
+}
+
+/// A context that ends without the library's knowing takes its memory with it: of a stream that ends then nothing is told.
+fn context_gone() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    log::set_sink(log::Level::Info, Some(|_, _| _ = TOLD.fetch_add(1, Relaxed)));
+    driver::use_primary(0);
+    let mut own = 0;
+    ok(driver::context_create(&mut own, 0, 0));
+    let device = device::open_cuda(&CudaOptions { context: own as u64, ..CudaOptions::default() }).expect("a device");
+    let pool = pool(device, Preset::SubSlices);
+    let mut on = 0;
+    ok(driver::stream_create(&mut on, 0));
+    pool::free_async(block(pool, StreamId(on)), StreamId(on)).expect("a free");
+    ok(driver::context_destroy(own));
+    driver::use_primary(0);
+    stream::release(device, StreamId(on)).expect("a release");
+    assert_eq!(TOLD.load(Relaxed), 0);
 }
 
 /// What names a device names that of the stream or event; two devices of the library in one context are one in this.
@@ -491,6 +510,7 @@ fn main() {
         "entry-points" => cuda::entry_points().iter().for_each(|point| println!("{}", point.0)),
         "wrong-device" => wrong_device(),
         "another-context" => another_context(),
+        "context-gone" => context_gone(),
         "capturing" => capturing(),
         "forked" => forked(),
         "recycled" => recycled(argument == "checked"),

@@ -15,6 +15,7 @@ pub(crate) struct Code(pub(crate) u32);
 
 impl Code {
     pub(crate) const OUT_OF_MEMORY: Code = Code(2);
+    pub(crate) const INVALID_CONTEXT: Code = Code(201);
     pub(crate) const INVALID_HANDLE: Code = Code(400);
     pub(crate) const NOT_READY: Code = Code(600);
     pub(crate) const NOT_SUPPORTED: Code = Code(801);
