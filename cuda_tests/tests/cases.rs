@@ -50,6 +50,11 @@ fn another_current_context_stays_current() {
 }
 
 #[test]
+fn threads_that_give_pages_back_and_get_others_find_their_own_blocks() {
+    case(&["pages-of-threads"], &[]);
+}
+
+#[test]
 fn of_a_stream_whose_context_has_ended_nothing_is_told() {
     case(&["context-gone"], &[]);
 }

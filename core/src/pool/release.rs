@@ -149,7 +149,9 @@ fn release_page(
     let address = record.base.load(Relaxed);
     let grant = device.granted.lock().grants.remove(&slot).unwrap_or_default();
     if device.order.opaque {
-        // A driver may take its time: the page leaves every structure, and the driver is asked without locks.
+        // A driver may take its time: the page leaves every structure, and the driver is asked without locks. (Once it has the page
+        // back, another thread may get one there.)
+        forget_pointer(device, slot);
         let mut gone = Vec::with_capacity(blocks.len());
         for index in blocks {
             let b = block(index);
@@ -184,16 +186,24 @@ fn release_page(
     Some(bytes)
 }
 
+/// A page is not found by its pointers any more.
+fn forget_pointer(device: &Device, slot: u32) {
+    let pointer = page(slot).pointer.load(Relaxed);
+    if pointer != 0 {
+        let mut pages = device.by_pointer.write();
+        if pages.get(&pointer) == Some(&slot) {
+            pages.remove(&pointer);
+        }
+    }
+}
+
 /// The page is the device's again.
 fn close_page(device: &Device, shared: &mut PoolShared, pool: &Pool, e: usize, slot: u32, bytes: u64) {
     let record = page(slot);
     let base = record.base.load(Relaxed);
     device.by_address.write().remove(&base);
     device.granted.lock().addresses.release(base, bytes);
-    let pointer = record.pointer.load(Relaxed);
-    if pointer != 0 {
-        device.by_pointer.write().remove(&pointer);
-    }
+    forget_pointer(device, slot);
     record.first.store(NIL, Relaxed);
     shared.entries[e].pages.remove(&slot);
     page::close(slot);
@@ -232,6 +242,9 @@ pub(crate) fn settle_leaving(slow: &mut Slow<'_>, page: Leaving, refused: Option
             }
         }
         Some(grant) => {
+            if grant.pointer != 0 {
+                device.by_pointer.write().insert(grant.pointer, slot);
+            }
             device.granted.lock().grants.insert(slot, grant);
             count_release_failure(&pool, e, bytes);
             for (index, mut points) in blocks {

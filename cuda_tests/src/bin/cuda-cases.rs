@@ -187,6 +187,29 @@ fn another_context() {
     assert_eq!(current(), other, "after a close");
 }
 
+/// Of threads that give pages back and get others, each finds its own blocks, wherever the driver puts them.
+fn pages_of_threads() {
+    driver::use_primary(0);
+    let device = open();
+    let config = pool::spec::parse("direct()").expect("a specification");
+    let pool = pool::create(device, &config).expect("a pool");
+    let work = |thread: u64| {
+        driver::use_primary(0);
+        for step in 0..4000 {
+            let held = pool::alloc(pool, (1 + (step + thread) % 3) * MIB, &AllocOptions::default()).expect("a block");
+            let pointer = pool::pointer(held);
+            // (Not at its start: there the thread remembers what it saw.)
+            for offset in [1, MIB / 2, MIB - 1] {
+                let found = pool::find(device, pointer + offset);
+                assert_eq!(found.ok(), Some((held, offset)), "thread {thread}, step {step}");
+            }
+            pool::free(held).expect("a free");
+            pool::trim_to(pool, 0).expect("a trim");
+        }
+    };
+    std::thread::scope(|threads| (0..4).for_each(|thread| drop(threads.spawn(move || work(thread)))));
+}
+
 /// A context that ends without the library's knowing takes its memory with it: of a stream that ends then nothing is told.
 fn context_gone() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);
@@ -511,6 +534,7 @@ fn main() {
         "wrong-device" => wrong_device(),
         "another-context" => another_context(),
         "context-gone" => context_gone(),
+        "pages-of-threads" => pages_of_threads(),
         "capturing" => capturing(),
         "forked" => forked(),
         "recycled" => recycled(argument == "checked"),
