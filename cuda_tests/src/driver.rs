@@ -69,6 +69,7 @@ calls! {
     stream_wait = "cuStreamWaitEvent" (stream: u64, event: u64, flags: c_uint);
     event_create = "cuEventCreate" (event: &mut u64, flags: c_uint);
     event_destroy = "cuEventDestroy_v2" (event: u64);
+    event_query = "cuEventQuery" (event: u64);
     event_record = "cuEventRecord" (event: u64, stream: u64);
     event_synchronize = "cuEventSynchronize" (event: u64);
     capture_begin = "cuStreamBeginCapture_v2" (stream: u64, mode: c_uint);

@@ -55,6 +55,13 @@ fn threads_that_give_pages_back_and_get_others_find_their_own_blocks() {
 }
 
 #[test]
+fn a_synchronised_stream_has_waited_for_the_legacy_stream_only_if_the_driver_was_given_something_to_wait_with() {
+    for call in ["user", "free", "allocation", "crossed", "crossed to the legacy stream"] {
+        case(&["nothing-to-wait-for", call], &[]);
+    }
+}
+
+#[test]
 fn of_a_stream_whose_context_has_ended_nothing_is_told() {
     case(&["context-gone"], &[]);
 }

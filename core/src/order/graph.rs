@@ -305,6 +305,29 @@ impl Order {
         first
     }
 
+    /// Submits an operation that nothing is given to a driver for. Returns its number, and whether what it is ordered after by the
+    /// legacy stream's last barrier holds for no operation of the driver's on this stream yet: who waits for the stream there
+    /// does not wait for that.
+    pub(crate) fn submit_unseen<X: Default>(&self, table: &Table<X>, state: &mut State<X>) -> (u64, bool) {
+        let unseen = self.opaque && !state.non_blocking && !state.is_legacy() && !self.is_joined(state.joined);
+        (self.submit(table, state, 1, Points::default(), None), unseen)
+    }
+
+    /// Whether a stream may come after operations of another, or of any if none is named, by what the legacy stream and blocking ones
+    /// owe each other.
+    pub(crate) fn may_follow_by_legacy<X>(&self, state: &State<X>, other: Option<StreamRef>) -> bool {
+        !state.non_blocking && (state.is_legacy() || other.is_none_or(|other| other == self.legacy))
+    }
+
+    /// Submits an operation that stands for what the stream was given so far, seen here or not, and brings in nothing new.
+    pub(crate) fn mark<X: Default>(&self, table: &Table<X>, state: &mut State<X>) -> u64 {
+        let stream = table.at(state.me.slot());
+        state.push_ready(stream, 1).unwrap_or_else(|| {
+            self.mark_dirty(table, &mut state.dirty, state.me);
+            state.push(stream, 1, &Points::default())
+        })
+    }
+
     /// Takes the numbers of `count` operations on the legacy stream that are barriers (work, event records, waits), and what
     /// they come after. The legacy stream must not be locked by the caller. Nothing is ordered by it yet. Where a driver has to agree
     /// first, it is asked between this and [`Order::publish_barrier`]; if it refuses, the numbers stand for nothing.

@@ -22,7 +22,7 @@ use crate::device_source::cuda::Code;
 use crate::error::{Error, Result, Status};
 use crate::few::Few;
 use crate::handle::{self, AllocationId, PoolId, StreamId};
-use crate::order::{At, Clock, Points, Progress, Stream, StreamRef};
+use crate::order::{At, Clock, Progress, Stream, StreamRef};
 use crate::rules;
 use crate::runtime::{Act, native};
 use crate::slab::SlotMap;
@@ -1325,7 +1325,13 @@ impl Request<'_> {
                 let state = slow.state(stream.slot());
                 let seq = match state.push_ready(STREAMS.at(stream.slot()), 1) {
                     Some(seq) => seq,
-                    None => order.submit(&STREAMS, state, 1, Points::default(), None),
+                    None => {
+                        let (seq, unseen) = order.submit_unseen(&STREAMS, state);
+                        if unseen {
+                            native::note_unbacked(stream);
+                        }
+                        seq
+                    }
                 };
                 b.set_stream(stream);
                 b.set_seq(seq);

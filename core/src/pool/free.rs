@@ -233,6 +233,10 @@ fn across(allocation: AllocationId, b: &'static Block, record: &'static Stream<C
             return None;
         }
         let cache = state.attach.pools.get(b.passes(allocation.0)? as usize)?.as_ref()?;
+        let order = &cache.pool.device.order;
+        if order.opaque && order.may_follow_by_legacy(state, Some(owner)) {
+            return None;
+        }
         if !cache.rests_on_free() || b.size() > cache.entries.first.largest_recent {
             return None;
         }
@@ -805,7 +809,7 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             // its point is an operation of its own, which only what its next call records comes after.
             // A stream that is gone ended with one.
             let seq = match opaque && stream != Some(user) && !state.released {
-                true => device.order.submit(&STREAMS, state, 1, Points::default(), None),
+                true => device.order.mark(&STREAMS, state),
                 false => state.submitted,
             };
             if opaque {
@@ -819,7 +823,13 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         match stream {
             Some(stream) => {
                 let state = slow.state(stream.slot());
-                let seq = device.order.submit(&STREAMS, state, 1, Points::default(), None);
+                let (seq, unseen) = device.order.submit_unseen(&STREAMS, state);
+                // The block may have been used on others that this one follows only once it is given something.
+                let of = (ready.stream != HOST).then_some(ready.stream);
+                let by_legacy = opaque && of != Some(stream) && device.order.may_follow_by_legacy(state, of);
+                if unseen || by_legacy {
+                    native::note_unbacked(stream);
+                }
                 points.push(At { stream, seq });
             }
             None if observed => {}

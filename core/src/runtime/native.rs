@@ -25,6 +25,9 @@ pub(crate) const OWES: u32 = 1;
 pub(crate) const WANTED: u32 = 2;
 /// Bit of `watch`: the stream has been destroyed, and is not forgotten yet.
 pub(crate) const ENDED: u32 = 4;
+/// Bit of `watch`: the last operations are ordered after work of others by what blocking streams and the legacy stream owe each
+/// other, and the driver has none of them: until it has an event after them, who waits for the stream has not waited for that work.
+pub(crate) const UNBACKED: u32 = 8;
 
 /// The driver's value for the legacy default stream, and for the calling thread's.
 pub(crate) const LEGACY: u64 = 1;
@@ -390,6 +393,23 @@ pub(crate) fn after_call(device: &Arc<Device>, stream: StreamRef, in_free: bool)
     }
 }
 
+/// An operation of the stream that the driver does not have is ordered after others' by what the legacy stream and blocking ones owe
+/// each other: the event that its call records makes that true in the driver. Under the stream's lock.
+#[cold]
+pub(crate) fn note_unbacked(stream: StreamRef) {
+    STREAMS.at(stream.slot()).watch.fetch_or(OWES | UNBACKED, Relaxed);
+}
+
+/// Whether the driver has an event after all that the stream's operations are ordered after; it is given one if need be. Before it is
+/// asked about the stream; no lock held.
+pub(crate) fn is_backed(device: &Device, stream: StreamRef) -> bool {
+    let watch = &STREAMS.at(stream.slot()).watch;
+    if watch.load(Relaxed) & UNBACKED != 0 {
+        record(device, stream, false);
+    }
+    watch.load(Relaxed) & UNBACKED == 0
+}
+
 /// Records an event on a stream. A failure leaves its frees to be found by a later one, or by a synchronise.
 #[cold]
 pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
@@ -406,7 +426,7 @@ pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
         }
         let native = &state.attach.native;
         if native.fences.back().is_some_and(|last| last.seq >= state.submitted && (last.in_free || !in_free)) {
-            record.watch.fetch_and(!OWES, Relaxed);
+            record.watch.fetch_and(!(OWES | UNBACKED), Relaxed);
             return;
         }
         (state.submitted, native.raw, native.fences.len() >= FENCES)
@@ -423,7 +443,10 @@ pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
                     native.thin();
                 }
                 native.add(seq, fence, in_free);
-                record.watch.fetch_and(!OWES, Relaxed);
+                // (What was submitted meanwhile comes after the event.)
+                if state.submitted == seq {
+                    record.watch.fetch_and(!(OWES | UNBACKED), Relaxed);
+                }
             }
         }
         // A context that has ended took the memory with it: nothing is left to be told.

@@ -221,7 +221,7 @@ pub(super) fn mark_end(device: &Device, stream: StreamRef) {
     let record = STREAMS.at(stream.slot());
     let mut state = record.state.lock();
     if uses && !state.released && record.is(device.uid, stream) {
-        device.order.submit(&STREAMS, &mut state, 1, Points::default(), None);
+        device.order.mark(&STREAMS, &mut state);
     }
 }
 
@@ -266,7 +266,12 @@ pub fn synchronize_by(device: DeviceId, stream: StreamId, mut act: Act<'_>) -> R
         (At { stream, seq: state.submitted }, state.clock.clone(), state.attach.native.raw)
     };
     if let Some(cuda) = device.sound_cuda()? {
+        let backed = native::is_backed(&device, stream);
         act.run(|| cuda.stream_synchronize(raw).map_err(|code| cuda.error("cuStreamSynchronize", code)))?;
+        if !backed {
+            // (Not observed then: a later synchronise sees it.)
+            return Ok(());
+        }
     }
     device.tell(&Event::SynchronizeStream { stream: stream.id() });
     synchronize_point(&device, at, &clock);
@@ -283,8 +288,9 @@ pub fn query(device: DeviceId, stream: StreamId) -> Result<bool> {
         (state.submitted, state.attach.native.raw)
     };
     if let Some(cuda) = device.sound_cuda()? {
+        let backed = native::is_backed(&device, stream);
         let done = cuda.stream_query(raw).map_err(|code| cuda.error("cuStreamQuery", code))?;
-        if done {
+        if done && backed {
             native::publish_executed(&device, stream, submitted);
         }
         return Ok(done);

@@ -439,6 +439,51 @@ fn default_streams() {
     assert_eq!(other, (Reason::Fresh, false), "another thread's default stream is another");
 }
 
+/// A call of the library's that gives its stream nothing to do is no work that waits for what the legacy stream and blocking ones owe
+/// each other: who synchronises the stream has seen nothing of that, unless the driver was given something to wait with.
+fn nothing_to_wait_for(what: &str) {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = open();
+    let pool = pool(device, Preset::SubSlices);
+    let create = |non_blocking| {
+        let flags = StreamFlags { non_blocking, lazy: None };
+        stream::create(device, flags).expect("a stream")
+    };
+    let (legacy, blocking, other) = (StreamId(0), create(false), create(true));
+    let (used, shared) = (block(pool, blocking), block(pool, other));
+    pool::add_user(shared, blocking).expect("a user");
+    // What is to be over before the block serves the other stream.
+    let work = if what == "crossed to the legacy stream" { blocking } else { legacy };
+    let held = block(pool, work);
+    let place = pool::pointer(held);
+    ok(driver::submit(work.0.max(1), 1));
+    let mut event = 0;
+    ok(driver::event_create(&mut event, 2));
+    ok(driver::event_record(event, work.0.max(1)));
+    if !what.starts_with("crossed") {
+        pool::free_async(held, work).expect("a free");
+        event::record(device, event::create(device).expect("an event"), legacy).expect("a record");
+    }
+    let mut synchronised = blocking;
+    match what {
+        "user" => pool::free_async(shared, other).expect("a free"),
+        "free" => pool::free_async(used, blocking).expect("a free"),
+        "allocation" => drop(block(pool, blocking)),
+        // Each comes after the other.
+        "crossed" => pool::free_async(held, blocking).expect("a free"),
+        "crossed to the legacy stream" => {
+            pool::free_async(held, legacy).expect("a free");
+            synchronised = legacy;
+        }
+        other => panic!("no such call: {other}"),
+    }
+    stream::synchronize(device, synchronised).expect("a synchronise");
+    let has_run = driver::event_query(event) == 0;
+    let taken = [(); 3].map(|()| pool::pointer(block(pool, other)));
+    assert!(has_run || !taken.contains(&place), "what is not finished with was taken");
+}
+
 /// Streams that calls name as the driver does, or not at all, have no handle of the library's besides, whatever is guessed.
 fn own_names() {
     driver::use_primary(0);
@@ -540,6 +585,7 @@ fn main() {
         "recycled" => recycled(argument == "checked"),
         "recycled-by-the-library" => recycled_by_the_library(),
         "default-streams" => default_streams(),
+        "nothing-to-wait-for" => nothing_to_wait_for(argument),
         "own-names" => own_names(),
         "driver-figures" => driver_figures(),
         other => panic!("no case '{other}'"),
