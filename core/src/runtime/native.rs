@@ -443,10 +443,9 @@ pub(crate) fn record(device: &Device, stream: StreamRef, in_free: bool) {
                     native.thin();
                 }
                 native.add(seq, fence, in_free);
-                // (What was submitted meanwhile comes after the event.)
-                if state.submitted == seq {
-                    record.watch.fetch_and(!(OWES | UNBACKED), Relaxed);
-                }
+                // (What was submitted meanwhile may need an event after it.)
+                let backed = if state.submitted == seq { UNBACKED } else { 0 };
+                record.watch.fetch_and(!(OWES | backed), Relaxed);
             }
         }
         // A context that has ended took the memory with it: nothing is left to be told.
