@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 fn property_random_programs_reach_every_reason_status_and_figure() {
     let mut met: BTreeMap<String, u64> = BTreeMap::new();
     let mut calls = 0;
-    for seed in 1..=1500 {
+    for seed in 1..=2500 {
         let program = Program::random(seed, 200);
         let mut reference = Reference::new(program.options);
         for op in &program.ops {
