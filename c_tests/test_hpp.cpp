@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -186,6 +187,20 @@ void self_move_keeps_the_handle() {
 
 // ---- streams and events --------------------------------------------------------------------------------------------
 
+void a_stream_moved_from_is_no_stream_rather_than_the_default_one() {
+    smp::device device(lazy_model());
+    smp::pool pool(device);
+    smp::stream from(device);
+    const smp::stream to(std::move(from));
+    smp::allocation block;
+    CHECK_NULL(from.get()); // NOLINT
+    CHECK_STATUS(pool.try_allocate(512, from, 0, block), SMP_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(from.try_synchronize(), SMP_ERROR_INVALID_HANDLE);
+    CHECK_EQ(thrown_by([&] { (void)from.query(); }, "not a stream handle"), SMP_ERROR_INVALID_HANDLE);
+    CHECK_EQ(submitted(device.get(), nullptr), 0);
+    CHECK_STATUS(pool.try_allocate(512, to, 0, block), SMP_SUCCESS);
+}
+
 void streams_and_events_order_work() {
     smp::device device(lazy_model());
     smp::pool pool(device, "sliced(page_size=2MiB)");
@@ -239,6 +254,17 @@ void pools_are_made_of_a_config_a_spec_or_nothing() {
     CHECK_STATUS(smp::pool::try_create(device, nullptr, out), SMP_SUCCESS);
     CHECK_EQ(out.stats().entry_count, 1);
     CHECK_EQ(device.info().pools, 4);
+}
+
+void a_spec_is_refused_where_it_could_be_read_in_part_only() {
+    smp::device device(lazy_model());
+    CHECK_EQ(thrown_by([&] { smp::pool bad(device, std::string("direct()\0; nonsense", 19)); }, "column 9"),
+             SMP_ERROR_SPEC_SYNTAX);
+    // Columns are characters: the one before this NUL has two bytes.
+    CHECK_EQ(thrown_by([&] { smp::pool bad(device, std::string("\xC3\xA9\0", 3)); }, "column 2"), SMP_ERROR_SPEC_SYNTAX);
+    CHECK_EQ(thrown_by([&] { smp::pool bad(device, nullptr); }, "spec must not be null"), SMP_ERROR_INVALID_VALUE);
+    CHECK_EQ(device.info().pools, 0);
+    CHECK_EQ(smp::pool(device, std::string("direct()")).stats().entry_count, 1);
 }
 
 void an_allocation_frees_itself_once_on_its_stream() {
@@ -487,8 +513,10 @@ TEST_MAIN(RUN(an_error_carries_status_and_text_and_is_a_runtime_error)
           RUN(a_device_opens_with_defaults_or_tells_why_not)
           RUN(release_hands_the_handle_over_and_reset_gives_it_back)
           RUN(self_move_keeps_the_handle)
+          RUN(a_stream_moved_from_is_no_stream_rather_than_the_default_one)
           RUN(streams_and_events_order_work)
           RUN(pools_are_made_of_a_config_a_spec_or_nothing)
+          RUN(a_spec_is_refused_where_it_could_be_read_in_part_only)
           RUN(an_allocation_frees_itself_once_on_its_stream)
           RUN(move_assignment_frees_what_was_owned)
           RUN(free_throws_on_a_bad_stream_and_the_block_is_still_owned)

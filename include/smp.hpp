@@ -5,6 +5,9 @@
  * stream or an event have a noexcept try_ form beside it, which returns the smp_status; of the rest that is the C function on
  * get(). Nothing here keeps state of its own, so smp.h's rules on threads and order hold as they are, and C handles can be
  * mixed in freely.
+ *
+ * A source compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM means another stream by null, so its classes are others: they lie in an
+ * inline namespace. What passes them between sources of both kinds does not link; C handles pass.
  */
 #ifndef SMP_HPP
 #define SMP_HPP
@@ -13,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -25,12 +29,17 @@
 #endif
 
 namespace smp {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline namespace per_thread_default_stream {
+#endif
 
 /** A failed call: its status, the text of smp_last_error, and the driver's own code. */
 class error : public std::runtime_error {
 public:
     /** The failure `status` that this thread just got. One that is not its last carries smp_status_description's text. */
     explicit error(smp_status status) : error(status, last()) {}
+    /** A failure in words of its own. */
+    explicit error(const smp_error &failure) : error(static_cast<smp_status>(failure.status), failure) {}
 
     /** The status the call returned. */
     smp_status status() const noexcept { return status_; }
@@ -142,7 +151,10 @@ public:
     smp_status try_synchronize() const noexcept { return smp_device_synchronize(handle_); }
 };
 
-/** A created stream. It converts to smp_stream, so that calls take it and a cudaStream_t alike. */
+/**
+ * A created stream. It converts to smp_stream, so that calls take it and a cudaStream_t alike. Moved from, it converts to what is no
+ * stream, and calls refuse it: null would be the default stream.
+ */
 class stream : public detail::owner<smp_stream, &smp_stream_destroy> {
 public:
     /** A stream of `device`; `flags` are SMP_STREAM_... bits. */
@@ -162,16 +174,18 @@ public:
         return status;
     }
 
-    operator smp_stream() const noexcept { return handle_; }
+    operator smp_stream() const noexcept {
+        return handle_ != nullptr ? handle_ : reinterpret_cast<smp_stream>(~std::uintptr_t{0});
+    }
 
     /** Waits for everything submitted to it. */
     void synchronize() const { check(try_synchronize()); }
     /** As synchronize. */
-    smp_status try_synchronize() const noexcept { return smp_stream_synchronize(nullptr, handle_); }
+    smp_status try_synchronize() const noexcept { return smp_stream_synchronize(nullptr, *this); }
     /** Whether everything submitted to it has executed. */
-    bool query() const { return holds(smp_stream_query(nullptr, handle_)); }
+    bool query() const { return holds(smp_stream_query(nullptr, *this)); }
     /** Makes what is submitted from now on wait for the event's point. */
-    void wait(smp_event event) const { check(smp_stream_wait_event(nullptr, handle_, event)); }
+    void wait(smp_event event) const { check(smp_stream_wait_event(nullptr, *this, event)); }
 };
 
 /** An event. It converts to smp_event. */
@@ -299,7 +313,10 @@ public:
         check(smp_pool_create(device.get(), &config, &handle_));
     }
     /** A pool of a specification, such as "preset(cuda)". */
+    pool(const device &device, const char *spec) { check(smp_pool_create_from_spec(device.get(), spec, &handle_)); }
+    /** As above. */
     pool(const device &device, const std::string &spec) {
+        refuse_nul(spec);
         check(smp_pool_create_from_spec(device.get(), spec.c_str(), &handle_));
     }
     /** Takes over a C handle. */
@@ -383,6 +400,23 @@ public:
         };
         check(smp_pool_report(handle_, format, write, &sink));
         return std::move(sink.text);
+    }
+
+private:
+    /** What follows a NUL would not be read. */
+    static void refuse_nul(const std::string &spec) {
+        const std::size_t at = spec.find('\0');
+        if (at == std::string::npos) {
+            return;
+        }
+        std::size_t column = 1;
+        for (std::size_t i = 0; i < at; ++i) {
+            column += (static_cast<unsigned char>(spec[i]) & 0xC0u) != 0x80u ? 1u : 0u; // not inside a character
+        }
+        smp_error failure = SMP_ERROR_INIT;
+        failure.status = SMP_ERROR_SPEC_SYNTAX;
+        std::snprintf(failure.text, sizeof failure.text, "pool specification, column %zu: there is a NUL", column);
+        throw error(failure);
     }
 };
 
@@ -512,6 +546,9 @@ private:
     smp_stream stream_;
 };
 
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+} // namespace per_thread_default_stream
+#endif
 } // namespace smp
 
 #endif /* SMP_HPP */

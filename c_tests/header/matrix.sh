@@ -123,6 +123,14 @@ for standard in c++17 c++20; do
         compile "$compiler" "$standard" "$here/twice.cpp" "$work/hpp_a.o" "${strict_cxx[@]}"
         compile "$compiler" "$standard" "$here/other.cpp" "$work/hpp_b.o" "${strict_cxx[@]}"
         "$compiler" "$work/hpp_a.o" "$work/hpp_b.o" -L"$lib" -lsmp -o "$work/hpp" && run "$work/hpp"
+        compile "$compiler" "$standard" "$here/default_stream.cpp" "$work/legacy.o" "${strict_cxx[@]}" -O0
+        compile "$compiler" "$standard" "$here/default_stream.cpp" "$work/per_thread.o" "${strict_cxx[@]}" -O0 -DOTHER \
+            -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+        # The linker keeps the first of functions of one name.
+        for objects in "legacy per_thread" "per_thread legacy"; do
+            "$compiler" "$work/${objects% *}.o" "$work/${objects#* }.o" -L"$lib" -lsmp -o "$work/default_stream" &&
+                run "$work/default_stream"
+        done
     done
 done
 if [ -n "$cuda" ]; then
