@@ -1014,7 +1014,7 @@ typedef struct smp_pool_stats {
      */
     uint64_t frees;
     /**
-     * Allocations that failed.
+     * Allocations that failed; 0 in an entry.
      */
     uint64_t failures;
     /**
@@ -1042,8 +1042,8 @@ typedef struct smp_pool_stats {
      */
     uint64_t release_failures;
     /**
-     * Calls made to the device. Chunks of a mapped entry that are asked for together count once, and so does each that
-     * is moved, given back or refused.
+     * Calls made to the device: for pages and ranges of addresses, progress queries and host synchronises. Chunks of a mapped
+     * entry that are asked for together count once, and so does each that is moved, given back or refused.
      */
     uint64_t device_calls;
     /**
@@ -1051,11 +1051,11 @@ typedef struct smp_pool_stats {
      */
     uint64_t unordered_frees;
     /**
-     * Frees that did not follow an access noted with smp_note_access.
+     * Frees that did not follow an access noted with smp_note_access; 0 in an entry.
      */
     uint64_t racing_frees;
     /**
-     * Times the device was asked how far a stream has run.
+     * Times the device was asked how far a stream has run; 0 in an entry.
      */
     uint64_t progress_queries;
     /**
@@ -1063,7 +1063,7 @@ typedef struct smp_pool_stats {
      */
     uint64_t internal_waits;
     /**
-     * Device synchronises made before failing (SMP_POOL_SYNC_ON_OOM).
+     * Device synchronises made before failing (SMP_POOL_SYNC_ON_OOM); 0 in an entry.
      */
     uint64_t host_syncs;
     /**
@@ -1795,9 +1795,12 @@ SMP_NODISCARD smp_status smp_pool_create(smp_device device, const smp_pool_confi
  * "preset(cuda)".
  *
  * `spec`: not null, UTF-8, read during the call only. `out`: as in smp_pool_create.
- * Errors: SMP_ERROR_SPEC_SYNTAX, naming the column; else as smp_pool_create.
+ * Errors: SMP_ERROR_SPEC_SYNTAX, naming the column; SMP_ERROR_INVALID_VALUE if `spec` is null or not UTF-8; else as smp_pool_create.
  */
-SMP_NODISCARD smp_status smp_pool_create_from_spec(smp_device device, const char *spec, smp_pool *out);
+SMP_NODISCARD
+smp_status smp_pool_create_from_spec(smp_device device,
+                                     const char *spec,
+                                     smp_pool *out);
 
 /**
  * Destroys a pool. Live blocks stay usable, their later free succeeds, and the memory goes with the last.
@@ -1852,10 +1855,16 @@ smp_status smp_pool_get_stats(smp_pool pool, smp_pool_stats *out);
 /**
  * The figures of one entry of a pool.
  *
+ * Amounts and counts of the entries add up to the pool's, but for these: `failures`, `racing_frees`, `progress_queries` and `host_syncs`
+ * are the pool's alone, 0 in an entry, and its `device_calls` count the latter two besides the entries' own; `largest_free` is the largest of
+ * theirs; high-water marks are each entry's own, reached in its own time; in `metadata_bytes` the pool's noted accesses are no entry's.
+ *
  * `index`: below smp_pool_stats.entry_count. `out`: not null; struct_size set.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE, also for an index out of range.
  */
-smp_status smp_pool_get_entry_stats(smp_pool pool, uint32_t index, smp_pool_stats *out);
+smp_status smp_pool_get_entry_stats(smp_pool pool,
+                                    uint32_t index,
+                                    smp_pool_stats *out);
 
 /**
  * Sets what is called when an allocation of this pool is about to fail; replaces the one before.

@@ -59,7 +59,7 @@ pub struct smp_pool_stats {
     pub allocs: u64,
     /// Frees so far.
     pub frees: u64,
-    /// Allocations that failed.
+    /// Allocations that failed; 0 in an entry.
     pub failures: u64,
     /// Pages held.
     pub pages: u64,
@@ -73,18 +73,18 @@ pub struct smp_pool_stats {
     pub page_refusals: u64,
     /// Page releases the device refused; such a page stays reserved.
     pub release_failures: u64,
-    /// Calls made to the device. Chunks of a mapped entry that are asked for together count once, and so does each that
-    /// is moved, given back or refused.
+    /// Calls made to the device: for pages and ranges of addresses, progress queries and host synchronises. Chunks of a mapped
+    /// entry that are asked for together count once, and so does each that is moved, given back or refused.
     pub device_calls: u64,
     /// Frees on another stream that were not ordered after their allocation.
     pub unordered_frees: u64,
-    /// Frees that did not follow an access noted with smp_note_access.
+    /// Frees that did not follow an access noted with smp_note_access; 0 in an entry.
     pub racing_frees: u64,
-    /// Times the device was asked how far a stream has run.
+    /// Times the device was asked how far a stream has run; 0 in an entry.
     pub progress_queries: u64,
     /// Waits that policy 3 put into a stream.
     pub internal_waits: u64,
-    /// Device synchronises made before failing (SMP_POOL_SYNC_ON_OOM).
+    /// Device synchronises made before failing (SMP_POOL_SYNC_ON_OOM); 0 in an entry.
     pub host_syncs: u64,
     /// Blocks split.
     pub splits: u64,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn smp_pool_create(
 /// "preset(cuda)".
 ///
 /// `spec`: not null, UTF-8, read during the call only. `out`: as in smp_pool_create.
-/// Errors: SMP_ERROR_SPEC_SYNTAX, naming the column; else as smp_pool_create.
+/// Errors: SMP_ERROR_SPEC_SYNTAX, naming the column; SMP_ERROR_INVALID_VALUE if `spec` is null or not UTF-8; else as smp_pool_create.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smp_pool_create_from_spec(
@@ -313,6 +313,10 @@ pub unsafe extern "C" fn smp_pool_get_stats(pool: smp_pool, out: *mut smp_pool_s
 }
 
 /// The figures of one entry of a pool.
+///
+/// Amounts and counts of the entries add up to the pool's, but for these: `failures`, `racing_frees`, `progress_queries` and `host_syncs`
+/// are the pool's alone, 0 in an entry, and its `device_calls` count the latter two besides the entries' own; `largest_free` is the largest of
+/// theirs; high-water marks are each entry's own, reached in its own time; in `metadata_bytes` the pool's noted accesses are no entry's.
 ///
 /// `index`: below smp_pool_stats.entry_count. `out`: not null; struct_size set.
 /// Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED; SMP_ERROR_INVALID_VALUE, also for an index out of range.
