@@ -92,6 +92,7 @@ static void a_size_no_entry_accepts_is_size_not_accepted_and_asks_nobody(void)
     struct scene t = eager("sliced(page_size=2MiB)", 0);
     CHECK_STATUS(try_alloc(t.pool, 2 * MIB + 1, t.s1), SMP_ERROR_SIZE_NOT_ACCEPTED);
     CHECK_HAS(last_message(), "2097153");
+    CHECK_HAS(last_message(), "largest has 2097152");
     CHECK_STATUS(try_alloc(t.pool, UINT64_MAX, t.s1), SMP_ERROR_SIZE_NOT_ACCEPTED);
     CHECK_EQ(pool_stats(t.pool).page_refusals, 0);
     scene_end(&t);
@@ -469,6 +470,52 @@ static void the_message_tells_asked_used_reserved_pending_largest_free_and_the_d
     scene_end(&t);
 }
 
+static void a_failure_for_want_of_addresses_says_what_holds_them(void)
+{
+    struct scene t = eager("mapped(range_size=128TiB)", UINT64_MAX);
+    smp_pool pools[33];
+    smp_allocation a = NULL;
+    int i, made = 0;
+    if (on_cuda()) {
+        must_drive(sim.fail("cuMemAddressReserve", 1, 2, 1), "simcuda_fail");
+    } else {
+        for (; made < 32; ++made) { /* 2^52 bytes: all there are */
+            pools[made] = pool_of(t.device, "mapped(range_size=128TiB)");
+            alloc_on(pools[made], 1, t.s1);
+        }
+    }
+    CHECK_STATUS(try_alloc(t.pool, 100, t.s1), SMP_ERROR_OUT_OF_MEMORY);
+    CHECK_HAS(last_message(), "addresses");
+    CHECK_HAS(last_message(), "range_size");
+    if (!on_cuda()) { /* other pages have none either */
+        pools[made] = pool_of(t.device, "direct()");
+        CHECK_STATUS(smp_alloc_async(pools[made], 100, t.s1, &a), SMP_ERROR_OUT_OF_MEMORY);
+        CHECK_HAS(last_message(), "addresses");
+        ++made;
+    }
+    for (i = 0; i < made; ++i)
+        must(smp_pool_destroy(pools[i]));
+    if (on_cuda())
+        sim.clear_failures();
+    scene_end(&t);
+}
+
+static void a_request_of_more_chunks_than_a_mapped_entry_serves_at_once_says_so(void)
+{
+    struct scene t = eager("mapped()", UINT64_MAX);
+    CHECK_STATUS(try_alloc(t.pool, (UINT64_C(1) << 20) * (2 * MIB) + 1, t.s1), SMP_ERROR_OUT_OF_MEMORY);
+    CHECK_HAS(last_message(), "2^20 chunks");
+    scene_end(&t);
+}
+
+static void a_failure_for_want_of_a_whole_page_says_how_large_a_page_is(void)
+{
+    struct scene t = eager("mapped()", 1 * MIB);
+    CHECK_STATUS(try_alloc(t.pool, 1, t.s1), SMP_ERROR_OUT_OF_MEMORY);
+    CHECK_HAS(last_message(), "at least 2097152 bytes");
+    scene_end(&t);
+}
+
 TEST_MAIN(RUN_ANY_PACE(a_device_that_refuses_makes_out_of_memory)
           RUN_ANY_PACE(only_caps_in_the_way_make_capacity_exceeded)
           RUN_ANY_PACE(a_cap_and_a_refusal_together_are_out_of_memory)
@@ -493,4 +540,7 @@ TEST_MAIN(RUN_ANY_PACE(a_device_that_refuses_makes_out_of_memory)
           RUN_ANY_PACE(a_callback_must_not_allocate_from_its_pool)
           RUN_ANY_PACE(a_cap_calls_the_callback_too)
           RUN_ANY_PACE(the_callback_is_told_the_figures)
-          RUN_ANY_PACE(the_message_tells_asked_used_reserved_pending_largest_free_and_the_devices_memory))
+          RUN_ANY_PACE(the_message_tells_asked_used_reserved_pending_largest_free_and_the_devices_memory)
+          RUN_ANY_PACE(a_failure_for_want_of_addresses_says_what_holds_them)
+          RUN_ANY_PACE(a_request_of_more_chunks_than_a_mapped_entry_serves_at_once_says_so)
+          RUN_ANY_PACE(a_failure_for_want_of_a_whole_page_says_how_large_a_page_is))

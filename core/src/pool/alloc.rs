@@ -543,6 +543,35 @@ pub fn alloc(pool: PoolId, size: u64, options: &AllocOptions<'_>) -> Result<Allo
     super::driver::allocate(&pool, size, None, options, || allocate(&pool, size, None, options))
 }
 
+/// What a device lacks that has memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lack {
+    /// Model addresses.
+    Addresses,
+    /// Addresses of the driver's.
+    DriverAddresses,
+    /// Nothing: the request is too large for a Mapped entry.
+    Chunks,
+}
+
+impl Lack {
+    fn help(self) -> &'static str {
+        match self {
+            Lack::Addresses => {
+                "too few of the device's 2^52 bytes of addresses are left: each mapped entry holds ranges (range_size, 64 GiB if not \
+                 said). Destroy pools, or make them with a smaller range_size"
+            }
+            Lack::DriverAddresses => {
+                "the device refused addresses: each mapped entry holds ranges (range_size, 64 GiB if not said). Destroy pools, or \
+                 make them with a smaller range_size"
+            }
+            Lack::Chunks => {
+                "a mapped entry serves 2^20 chunks and 2^47 bytes at once: another entry, or a larger chunk_size, may serve it"
+            }
+        }
+    }
+}
+
 /// One allocation's state across its attempts.
 pub(super) struct Request<'a> {
     pub(super) pool: &'a Arc<Pool>,
@@ -559,6 +588,8 @@ pub(super) struct Request<'a> {
     pub(super) refused: bool,
     /// The driver's code, if a refusal was not for want of memory.
     pub(super) refusal: u32,
+    /// What the device lacked at the last refusal, if it was not memory.
+    pub(super) lack: Option<Lack>,
     /// A question that only the driver can answer, with no lock held; the search begins again with the answer.
     pub(super) must_ask: Option<StreamRef>,
     /// How often the thread let others run, since they kept streams locked and the other streams had nothing.
@@ -651,9 +682,14 @@ fn allocate_checked(
         if pool.is_cuda() {
             return Err(Error::new(Status::OutOfMemory, format_args!("{size} bytes are more than the pool can hold")));
         }
+        let most = pool.entries.iter().map(|entry| entry.accept).max().unwrap_or(0);
+        let why = match need {
+            Some(need) if size <= most => format!("aligned to {alignment} it may take {need}"),
+            _ => format!("the largest has {most}"),
+        };
         return Err(Error::new(
             Status::SizeNotAccepted,
-            format_args!("no entry of the pool accepts a request of {size} bytes"),
+            format_args!("no entry of the pool accepts a request of {size} bytes: {why}"),
         ));
     }
     let Some(need) = need else {
@@ -674,6 +710,7 @@ fn allocate_checked(
         ended: Few::default(),
         refused: false,
         refusal: 0,
+        lack: None,
         must_ask: None,
         yields: 0,
         grown: None,
@@ -697,6 +734,7 @@ impl Request<'_> {
             self.waitable.clear();
             self.asked = 0;
             self.grown = None;
+            self.lack = None;
             let (pool, size, need) = (self.pool, self.size, self.need);
             let accepting = || (0..pool.entries.len()).filter(|&e| pool.entries[e].accepts(size, need));
             for entry in accepting() {
@@ -761,11 +799,13 @@ impl Request<'_> {
                 }
             }
             let what = self.describe();
+            let help = self.lack.filter(|_| self.refused).map(Lack::help);
+            let what = what.sentence(help, device.options.page_granularity);
             if let Some(cuda) = device.cuda()
                 && self.refusal != 0
             {
                 let mut error = cuda.error("asking the driver for a page", Code(self.refusal));
-                error.message = format!("{}; {}", error.message, what.sentence());
+                error.message = format!("{}; {what}", error.message);
                 return Err(error);
             }
             let (status, headline) = if self.refused || self.pool.is_cuda() {
@@ -773,7 +813,7 @@ impl Request<'_> {
             } else {
                 (Status::CapacityExceeded, "capacity exceeded: only the caps of the pool's entries are in the way")
             };
-            return Err(Error::new(status, format_args!("{headline}: {}", what.sentence())));
+            return Err(Error::new(status, format_args!("{headline}: {what}")));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Step 7 of an allocation: a fresh page from the device (`docs/placement.md` §7). No lock is held while it is asked.
 
-use super::alloc::{Found, Request, out_of_records, wait_a_little};
+use super::alloc::{Found, Lack, Request, out_of_records, wait_a_little};
 use super::block::{FREE, NIL, OBSERVED, UNUSED, block};
 use super::config::MAX_PAGE;
 use super::observer::{AllocDone, Event};
@@ -56,6 +56,7 @@ impl Request<'_> {
     /// What the device refused, and why, as far as it was not for want of memory.
     pub(super) fn note_refusal(&mut self, refused: Refused) {
         self.refused = true;
+        self.lack = None;
         if refused != Refused::MEMORY {
             self.refusal = refused.code;
         }
@@ -111,6 +112,7 @@ impl Request<'_> {
             let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
                 self.refused = true;
+                self.lack = Some(Lack::Addresses);
                 return Ok(None);
             };
             // The quota is taken before the device is asked.

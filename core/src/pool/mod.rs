@@ -153,25 +153,38 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// The figures in words, and what would help.
-    pub fn sentence(&self) -> String {
-        let device = match self.device_total {
-            u64::MAX => "device unlimited".to_owned(),
-            total => format!("device free {} of {total}", self.device_free),
+    /// The figures in words, and what would help: `refusal` where it is not memory that the device has none of. Pages are multiples of
+    /// `granularity` bytes.
+    pub(crate) fn sentence(&self, refusal: Option<&str>, granularity: u64) -> String {
+        let limited = self.device_total != u64::MAX;
+        let device = match limited {
+            false => "device unlimited".to_owned(),
+            true => format!("device free {} of {}", self.device_free, self.device_total),
         };
         let help = if self.largest_free >= self.asked {
             "a synchronise, or an event wait on the stream that freed, would make the largest free block usable"
         } else if self.pending_bytes >= self.asked {
             "a synchronise would let pending frees merge or go back to the device"
-        } else if self.device_total != u64::MAX && self.asked > self.device_total {
+        } else if let Some(refusal) = refusal {
+            refusal
+        } else if limited && self.asked > self.device_total {
             "that is more than the device has"
-        } else if self.device_total != u64::MAX && self.used.saturating_add(self.asked) > self.device_total {
+        } else if limited && self.used.saturating_add(self.asked) > self.device_total {
             "live blocks leave too little of the device: free some"
+        } else if limited && self.device_free < granularity && self.device_free >= self.asked {
+            return format!(
+                "{}; {device}; a page has at least {granularity} bytes: free blocks, trim or destroy other pools, or raise the capacity",
+                self.figures()
+            );
         } else {
             "free blocks, trim or destroy other pools, or raise the cap or capacity"
         };
+        format!("{}; {device}; {help}", self.figures())
+    }
+
+    fn figures(&self) -> String {
         format!(
-            "asked {} bytes; pool used {}, reserved {}, pending {}, largest free block {}; {device}; {help}",
+            "asked {} bytes; pool used {}, reserved {}, pending {}, largest free block {}",
             self.asked, self.used, self.reserved, self.pending_bytes, self.largest_free
         )
     }

@@ -11,7 +11,7 @@ use crate::device_source::{Chunk, PageSource};
 use crate::error::Result;
 use crate::handle;
 use crate::pool::Reason;
-use crate::pool::alloc::{Found, Request, out_of_records, wait_a_little};
+use crate::pool::alloc::{Found, Lack, Request, out_of_records, wait_a_little};
 use crate::pool::block::{FREE, HOST, OBSERVED, UNUSED, VACANT, block};
 use crate::pool::config::MAX_PAGE;
 use crate::pool::fresh::enter_page;
@@ -75,6 +75,7 @@ impl Request<'_> {
             }
             if self.need.div_ceil(size) > MOST_CHUNKS {
                 self.refused = true;
+                self.lack = Some(Lack::Chunks);
                 return Ok(None);
             }
             let mut shared = pool.shared.lock();
@@ -241,12 +242,12 @@ impl Request<'_> {
         let entry = &self.pool.entries[e];
         let least = self.need.div_ceil(entry.page_size).saturating_mul(entry.page_size);
         let wanted = entry.range_size.max(least);
-        let refused = self.refused;
+        let before = (self.refused, self.lack);
         if self.reserve_bytes(e, wanted)? {
             return Ok(true);
         }
         if least < wanted && self.reserve_bytes(e, least)? {
-            self.refused = refused;
+            (self.refused, self.lack) = before;
             return Ok(true);
         }
         Ok(false)
@@ -257,6 +258,7 @@ impl Request<'_> {
         let device = &*pool.device;
         if bytes > MAX_PAGE {
             self.refused = true;
+            self.lack = Some(Lack::Chunks);
             return Ok(false);
         }
         let (taken, index) = {
@@ -266,6 +268,7 @@ impl Request<'_> {
             let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
                 self.refused = true;
+                self.lack = Some(Lack::Addresses);
                 return Ok(false);
             };
             drop(slow);
@@ -292,6 +295,7 @@ impl Request<'_> {
             }
             Err(refused) => {
                 self.note_refusal(refused);
+                self.lack = Some(Lack::DriverAddresses);
                 None
             }
         };
