@@ -641,6 +641,55 @@ static void a_fork_leaves_the_trace_of_the_parent_whole(void)
     fork_in_a_trace("fork.gz", 1);
 }
 
+/* Records to `path` until `done` can be read from; refuses a second trace to it meanwhile. */
+static int record_until(int begun, int done)
+{
+    smp_device device = lazy_device(), second = lazy_device();
+    char byte = 0;
+    int wrong = smp_trace_start(device, path, 0) != SMP_SUCCESS;
+    wrong |= smp_trace_start(second, path, 0) != SMP_ERROR_INVALID_VALUE;
+    wrong |= write(begun, "b", 1) != 1 || read(done, &byte, 1) != 1;
+    wrong |= smp_trace_stop(device) != SMP_SUCCESS;
+    return wrong;
+}
+
+static void a_file_takes_one_trace_at_a_time_of_all_processes(void)
+{
+    smp_device device = lazy_device();
+    int begun[2], done[2], ended = -1;
+    char byte = 0;
+    pid_t child;
+    file_named("processes");
+    CHECK(pipe(begun) == 0 && pipe(done) == 0);
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        _exit(record_until(begun[1], done[0]));
+    CHECK(child > 0 && read(begun[0], &byte, 1) == 1);
+    CHECK_REFUSED(smp_trace_start(device, path, 0), SMP_ERROR_INVALID_VALUE, "another process");
+    CHECK_REFUSED(smp_trace_stop(device), SMP_ERROR_NOT_PERMITTED, "record");
+    CHECK(write(done[1], "d", 1) == 1);
+    CHECK(waitpid(child, &ended, 0) == child);
+    CHECK_EQ(ended, 0);
+    CHECK_EQ(replayed(path, NULL).verified, 1);
+    /* A child that does nothing keeps no one from the file once the trace it saw is complete. */
+    CHECK_STATUS(smp_trace_start(device, path, 0), SMP_SUCCESS);
+    child = fork();
+    if (child == 0)
+        _exit(read(done[0], &byte, 1) != 1);
+    CHECK_STATUS(smp_trace_stop(device), SMP_SUCCESS);
+    CHECK_STATUS(smp_trace_start(device, path, 0), SMP_SUCCESS);
+    CHECK_STATUS(smp_trace_stop(device), SMP_SUCCESS);
+    CHECK(write(done[1], "d", 1) == 1);
+    CHECK(child > 0 && waitpid(child, &ended, 0) == child);
+    close(begun[0]);
+    close(begun[1]);
+    close(done[0]);
+    close(done[1]);
+    remove(path);
+    must(smp_device_close(device));
+}
+
 struct steps {
     uint64_t calls, last_done, backwards, beyond;
 };
@@ -698,5 +747,7 @@ TEST_MAIN(RUN_ANY_PACE(a_version_1_trace_gives_the_figures_counted_by_hand)
           RUN_ANY_PACE(a_device_is_recorded_once_at_a_time)
           RUN_ANY_PACE(a_file_takes_one_trace_at_a_time)
           MODEL_ONLY(a_fork_leaves_the_trace_of_the_parent_whole,
+                     "no child may use a device whose driver its parent opened")
+          MODEL_ONLY(a_file_takes_one_trace_at_a_time_of_all_processes,
                      "no child may use a device whose driver its parent opened")
           RUN_ANY_PACE(progress_goes_forward_and_never_beyond_the_total))

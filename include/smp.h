@@ -2051,8 +2051,9 @@ void smp_torch_record_stream(void *ptr, smp_stream stream);
  * file, whatever the child does and however it ends; it may start a trace of its own.
  * `path`: not null; created or replaced; compressed if it ends in ".gz". `trace_flags`: 0 or SMP_TRACE_TIME.
  * Errors: SMP_ERROR_INVALID_HANDLE, SMP_ERROR_DESTROYED, SMP_ERROR_IO; SMP_ERROR_INVALID_VALUE, also, naming the file, if a
- * trace of another device is being written to it, by this name or another (a link), in this process or, at the fork, in the
- * process it was forked from; only what is no regular file, such as /dev/null, serves several;
+ * trace of another device is being written to it, by this name or another (a link), in this process, at the fork in the
+ * process it was forked from, or in another process (where the file system has locks); only what is no regular file, such as
+ * /dev/null, serves several;
  * SMP_ERROR_NOT_PERMITTED if the device is recorded already, is not at rest, or is in a call.
  */
 smp_status smp_trace_start(smp_device device,

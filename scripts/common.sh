@@ -56,7 +56,7 @@ wheels() {
 }
 
 need_rust() {
-    command -v "${CARGO:-cargo}" >/dev/null || die "cargo was not found: install Rust 1.88 or newer (https://rustup.rs)"
+    command -v "${CARGO:-cargo}" >/dev/null || die "cargo was not found: install Rust 1.89 or newer (https://rustup.rs)"
 }
 
 jobs=$(nproc 2>/dev/null || echo 2)

@@ -22,7 +22,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
 use std::fmt::Write as _;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -39,7 +39,7 @@ pub const TIME: u32 = 1;
 /// Taken inside a device's serialising lock, under which its out-of-memory callback runs, which may come here.
 static RECORDERS: Mutex<Option<SlotMap<u32, Weak<Recorder>>>> = Mutex::new(None);
 
-/// The file, in the process that opened it. In a child after a fork, what the buffers above still let go of ends here, also
+/// The file, locked, in the process that opened it. In a child after a fork, what the buffers above still let go of ends here, also
 /// when they are dropped.
 struct OwnFile {
     file: File,
@@ -52,6 +52,15 @@ impl Write for OwnFile {
     }
     fn flush(&mut self) -> io::Result<()> {
         if self.process == process::id() { self.file.flush() } else { Ok(()) }
+    }
+}
+
+impl Drop for OwnFile {
+    /// A child after a fork has the file open as well, so that closing it alone would leave it locked.
+    fn drop(&mut self) {
+        if self.process == process::id() {
+            let _ = self.file.unlock();
+        }
     }
 }
 
@@ -282,7 +291,7 @@ fn take_notes(device: &Device) -> Result<Notes> {
 ///
 /// # Errors
 /// Bad device; [`Status::InvalidValue`] for unknown flags, and for a regular file, by whatever name, that another
-/// recording of this process is writing (or was, of the process this was forked from); [`Status::NotPermitted`] if the device is recorded already,
+/// recording is writing (or was, of the process this was forked from); [`Status::NotPermitted`] if the device is recorded already,
 /// is not at rest, or is in a call; [`Status::Io`] naming the file. Nothing is recorded then.
 pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()> {
     let path = path.as_ref();
@@ -336,17 +345,24 @@ pub fn start(device: DeviceId, path: impl AsRef<Path>, flags: u32) -> Result<()>
     begun
 }
 
-/// Opens a file to write a trace to, and empties it unless one of `taken` is being written.
+/// Opens a file to write a trace to, and empties it unless one of `taken` is being written, or another process writes a trace to it.
 fn create(path: &Path, taken: &[FileId]) -> Result<(File, Option<FileId>)> {
     let io = |error: io::Error| Error::new(Status::Io, format_args!("{}: {error}", path.display()));
+    let refused = |whose: &str| {
+        Error::new(
+            Status::InvalidValue,
+            format_args!("path: {}: another trace is being written to this file{whose}", path.display()),
+        )
+    };
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(io)?;
     let id = FileId::of(&file.metadata().map_err(io)?);
-    if let Some(id) = id {
-        if taken.contains(&id) {
-            return Err(Error::new(
-                Status::InvalidValue,
-                format_args!("path: {}: another trace is being written to this file", path.display()),
-            ));
+    if let Some(id) = &id {
+        if taken.contains(id) {
+            return Err(refused(""));
+        }
+        // File systems without locks do without.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(refused(" by another process"));
         }
         file.set_len(0).map_err(io)?;
     }
