@@ -96,15 +96,18 @@ impl Default for Settings {
 /// A text that says what could not be read.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    if split == 0 {
+        return Err(format!("`{text}` is not a size: bytes, or a number with B, KiB, MiB, GiB or TiB, as 8GiB"));
+    }
     let unit: u64 = match text[split..].trim_start() {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
-        other => return Err(format!("`{other}` is not B, KiB, MiB, GiB or TiB")),
+        other => return Err(format!("`{other}` in `{text}` is not B, KiB, MiB, GiB or TiB")),
     };
-    let number = text[..split].parse::<u64>().map_err(|_| format!("`{text}` is not a size"))?;
+    let number = text[..split].parse::<u64>().map_err(|_| format!("`{text}` is too large"))?;
     number.checked_mul(unit).ok_or_else(|| format!("`{text}` is too large"))
 }
 
@@ -280,6 +283,22 @@ mod tests {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(name), "{error}");
         }
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_read_is_told_as_what_it_is() {
+        for (text, told) in [
+            ("-1", "`-1` is not a size"),
+            ("nan", "`nan` is not a size"),
+            (" 8GiB", "` 8GiB` is not a size"),
+            ("8GB", "`GB` in `8GB` is not B"),
+            ("99999999999999999999", "is too large"),
+            ("16777216TiB", "is too large"),
+        ] {
+            let error = super::bytes(text).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+        assert_eq!(super::bytes("16777215TiB"), Ok(16_777_215 << 40));
     }
 
     #[test]
