@@ -32,6 +32,12 @@ struct Place {
     pool: Option<Arc<Pool>>,
 }
 
+impl Place {
+    fn holds(&self, pool: &Pool) -> bool {
+        self.pool.as_ref().is_some_and(|held| held.id == pool.id)
+    }
+}
+
 impl PoolSlot {
     /// Slot of the legacy stream of the pool's device, if `generation` is the current one.
     #[inline(always)]
@@ -177,15 +183,45 @@ impl Registry {
     pub(crate) fn by_slot(&self, slot: u32) -> Option<Arc<Pool>> {
         self.0.get(slot)?.place.lock().pool.clone()
     }
-    /// The handle is good no more. `false`: it was not.
+    /// The handle is good no more. `false`: it was not. (Another pool may have the slot by now.)
     pub(crate) fn retire(&self, pool: &Pool) -> bool {
-        std::mem::replace(&mut self.0.at(pool.slot).place.lock().live, false)
+        let mut place = self.0.at(pool.slot).place.lock();
+        place.holds(pool) && std::mem::replace(&mut place.live, false)
     }
-    /// Nothing of the pool is left.
+    /// Nothing of the pool is left. Whoever still has it may say so again, when another pool has the slot.
     pub(crate) fn close(&self, pool: &Pool) {
-        let gone = self.0.at(pool.slot).place.lock().pool.take();
-        if gone.is_some() && !handle::used_up(self.0.at(pool.slot).generation.load(Ordering::Relaxed)) {
+        let record = self.0.at(pool.slot);
+        let gone = {
+            let mut place = record.place.lock();
+            if place.holds(pool) { place.pool.take() } else { None }
+        };
+        if gone.is_some() && !handle::used_up(record.generation.load(Ordering::Relaxed)) {
             self.0.give_back([pool.slot]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::POOLS;
+    use crate::device::{self, ModelOptions};
+    use crate::pool::{self, PoolConfig};
+
+    #[test]
+    fn what_is_said_of_a_pool_that_is_gone_is_not_said_of_the_next_one_in_its_slot() {
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let config = PoolConfig::default();
+        let before = pool::create(device, &config).unwrap();
+        let gone = POOLS.resolve(before).unwrap();
+        pool::destroy(before).unwrap();
+        // (Other tests take slots as well.)
+        let next = std::iter::repeat_with(|| pool::create(device, &config).unwrap())
+            .take(10_000)
+            .find(|&id| POOLS.resolve(id).unwrap().slot == gone.slot)
+            .expect("slots are used again");
+        assert!(!POOLS.retire(&gone));
+        POOLS.close(&gone);
+        assert!(POOLS.resolve(next).is_ok());
+        pool::destroy(next).unwrap();
     }
 }
