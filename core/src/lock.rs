@@ -300,6 +300,29 @@ fn thread_pointer() -> usize {
     }
 }
 
+/// Who has come so far: one thread, or several. (One whose thread pointer is given out again is never there at the same time.)
+#[derive(Default)]
+pub(crate) struct Comers(AtomicUsize);
+
+/// Mark of [`Comers`]: no thread's pointer.
+const SEVERAL: usize = 1;
+
+impl Comers {
+    /// This thread comes, under a lock that all take. Whether it is the only one so far; `false` also where threads cannot be told apart.
+    #[inline(always)]
+    pub(crate) fn come(&self) -> bool {
+        let told_apart = cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+        let (me, first) = (thread_pointer(), self.0.load(Relaxed));
+        if first == 0 {
+            self.0.store(me, Relaxed);
+        } else if first != me {
+            self.0.store(SEVERAL, Relaxed);
+            return false;
+        }
+        told_apart
+    }
+}
+
 /// Has the kernel ready what takes a bias back; without, there is none. Called where a device is opened, and not later: the kernel
 /// may take some milliseconds in a process with threads.
 pub(crate) fn prepare() {

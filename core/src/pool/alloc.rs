@@ -887,8 +887,9 @@ impl Request<'_> {
             return self.commit(&mut slow, &mut shared, found);
         }
         // Streams that another thread keeps locked are waited for only if the others have nothing; always where an observer is
-        // to see what calls in its order do.
-        let wait = self.yields >= MAX_YIELDS || device.serial.load(Relaxed);
+        // to see what calls in its order do, and where all calls on the device were one thread's: what others have locked is a
+        // record that was, or is named as, a stream of theirs.
+        let wait = self.yields >= MAX_YIELDS || device.serial.load(Relaxed) || slow.is_alone();
         // (When blocks come back, only the list of streams changes: the others have less then, and all together as much.)
         let mut held = slow.holders_of(pool, e, need, wait);
         let holders = &mut held.streams;

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Slow<'a> {
     pub(crate) device: &'a Device,
     slow: Option<SlowGuard<'a>>,
+    alone: bool,
     /// The first streams that were locked, and their slots.
     first: [Option<StreamGuard>; FEW],
     slots: [u32; FEW],
@@ -174,9 +175,11 @@ const LOOKS: usize = 64;
 
 impl<'a> Slow<'a> {
     pub(crate) fn lock(device: &'a Device) -> Self {
+        let slow = lock_slow(&device.slow);
         Slow {
             device,
-            slow: Some(lock_slow(&device.slow)),
+            slow: Some(slow),
+            alone: device.comers.come(),
             first: Default::default(),
             slots: [NO_STREAM; FEW],
             few: 0,
@@ -184,6 +187,11 @@ impl<'a> Slow<'a> {
             others: None,
             after: None,
         }
+    }
+
+    /// No other thread has had the lock so far.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// Bytes of the pool's (the entry's) pages that are on their way back.
@@ -658,6 +666,38 @@ mod tests {
     use std::time::Duration;
 
     /// One that was put in place of its thread in the midst of a call, say.
+    #[test]
+    fn where_one_thread_makes_all_calls_none_comes_to_less_since_a_thread_of_another_device_has_a_stream_locked() {
+        const SIZE: u64 = 1 << 10;
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let pool = pool::create(device, &PoolConfig::default()).unwrap();
+        let [one, other] = [(); 2].map(|()| stream::create(device, Default::default()).unwrap());
+        let small: Vec<_> = (0..8).map(|_| pool::alloc_async(pool, SIZE / 4, one).unwrap()).collect();
+        let block = pool::alloc_async(pool, SIZE, other).unwrap();
+        let address = pool::info(block).unwrap().address;
+        pool::free_async(block, other).unwrap();
+        let event = crate::event::create(device).unwrap();
+        crate::event::record(device, event, other).unwrap();
+        stream::wait_event(device, one, event).unwrap();
+        // What it needs towards the marks it has, in blocks that are too small and lie apart.
+        for block in small.into_iter().step_by(2) {
+            pool::free_async(block, one).unwrap();
+        }
+        // (As one has whose handle names the same record, stale.)
+        let (tell, told) = mpsc::channel();
+        let foreign = thread::spawn(move || {
+            let kept = STREAMS.at(handle::slot(other.0)).state.lock();
+            tell.send(()).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            drop(kept);
+        });
+        told.recv().unwrap();
+        let info = pool::info(pool::alloc_async(pool, SIZE, one).unwrap()).unwrap();
+        assert_eq!((info.address, info.reason), (address, Reason::Event));
+        foreign.join().unwrap();
+        pool::check_invariants(pool).unwrap();
+    }
+
     #[test]
     fn a_stream_that_is_kept_locked_is_waited_for_only_if_the_others_have_nothing() {
         const PAGE: u64 = 1 << 16;

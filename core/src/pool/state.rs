@@ -21,6 +21,7 @@ use crate::device_source::{DeviceKind, Grant, ModelOptions, Source};
 use crate::error::Result;
 use crate::few::Few;
 use crate::handle::{self, DeviceId, PoolId};
+use crate::lock::Comers;
 use crate::order::{self, At, Order, StreamRef};
 use crate::rules;
 use crate::runtime::native::NativeStream;
@@ -490,6 +491,8 @@ pub(crate) struct Device {
     pub(crate) source: Source,
     pub(crate) order: Order,
     pub(crate) slow: SlowMutex,
+    /// Who took that lock.
+    pub(crate) comers: Comers,
     pub(crate) granted: Mutex<Granted>,
     /// Pools with anything left, in order of creation. A leaf.
     pub(crate) pools: Mutex<Vec<Arc<Pool>>>,
@@ -544,6 +547,7 @@ impl Device {
             options,
             order,
             slow: SlowMutex::new(()),
+            comers: Comers::default(),
             granted: Mutex::new(Granted {
                 grants: SlotMap::default(),
                 addresses: Addresses::new(options.addresses, options.page_granularity),
