@@ -345,12 +345,17 @@ impl CudaDevice {
         answer
     }
 
+    fn is_current(&self) -> Answer<bool> {
+        let mut current: CUcontext = std::ptr::null_mut();
+        cu!(self.loaded.driver, cuCtxGetCurrent(&mut current))?;
+        Ok(current as usize == self.context)
+    }
+
     fn enter(&self) -> Answer<Current<'_>> {
         let driver = &self.loaded.driver;
-        let mut current: CUcontext = std::ptr::null_mut();
-        cu!(driver, cuCtxGetCurrent(&mut current))?;
+        let is_current = self.is_current()?;
         let mut guard = Current { loaded: self.loaded, pushed: false, mode: None };
-        if current as usize != self.context {
+        if !is_current {
             cu!(driver, cuCtxPushCurrent_v2(self.context as CUcontext))?;
             guard.pushed = true;
         }
@@ -411,11 +416,12 @@ impl CudaDevice {
         self.with(|| cu_optional!(self.loaded.driver, cuStreamGetId(stream(raw), &mut id)))?;
         Ok(id)
     }
-    /// Whether the stream is capturing. For a created stream this is the one driver call of a steady state.
+    /// Whether the stream is capturing. For a created stream this is the one driver call of a steady state; a thread's default stream
+    /// is one of the context that is current.
     pub(crate) fn stream_is_capturing(&self, raw: u64) -> Answer<bool> {
         let mut status = 0;
         let driver = &self.loaded.driver;
-        if raw > 2 {
+        if raw > 2 || self.seen(self.is_current())? {
             let answer = cu_optional!(driver, cuStreamIsCapturing(stream(raw), &mut status));
             self.seen(answer)?;
         } else {
