@@ -32,7 +32,12 @@ static smp_pool new_pool(void)
 {
     /* The memory is for five of these pages, so that allocations ask for what the other pools keep. */
     smp_pool pool = NULL;
-    return smp_pool_create_from_spec(device, "cuda(); release_threshold(none)", &pool) == SMP_SUCCESS ? pool : NULL;
+    if (smp_pool_create_from_spec(device, "cuda(); release_threshold(none)", &pool) != SMP_SUCCESS) {
+        smp_error error = SMP_ERROR_INIT;
+        (void)smp_last_error(&error);
+        printf("a pool: %s\n", error.text);
+    }
+    return pool;
 }
 
 static smp_pool pool_at(uint64_t which)

@@ -155,7 +155,9 @@ impl Registry {
     pub(crate) fn publish(&self, pool: &Arc<Pool>, legacy: u32) {
         let (slot, generation) = handle::decode(handle::Kind::Pool, pool.id.0).expect("a pool's own handle");
         let record = self.0.at(slot);
-        *record.place.lock() = Place { live: true, pool: Some(pool.clone()) };
+        // Held to the end: whoever finds the pool here is told its generation, and nobody ends it before.
+        let mut place = record.place.lock();
+        *place = Place { live: true, pool: Some(pool.clone()) };
         record.legacy.store(legacy, Ordering::Relaxed);
         let alignment = u32::try_from(pool.device.options.alignment).unwrap_or(0);
         record.alignment.store(alignment, Ordering::Relaxed);
@@ -204,8 +206,13 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::POOLS;
+    use crate::PoolId;
     use crate::device::{self, ModelOptions};
     use crate::pool::{self, PoolConfig};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn what_is_said_of_a_pool_that_is_gone_is_not_said_of_the_next_one_in_its_slot() {
@@ -223,5 +230,38 @@ mod tests {
         POOLS.close(&gone);
         assert!(POOLS.resolve(next).is_ok());
         pool::destroy(next).unwrap();
+    }
+
+    #[test]
+    fn a_stale_handle_never_names_the_next_pool_in_the_slot_not_even_while_that_one_comes() {
+        let device = device::open_model(&ModelOptions::default()).unwrap();
+        let config = PoolConfig::default();
+        let stale = Mutex::new(Vec::new());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Relaxed) {
+                        let handles = stale.lock().unwrap().clone();
+                        for id in handles {
+                            assert!(POOLS.resolve(id).is_err());
+                        }
+                    }
+                });
+            }
+            let until = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < until && !done.load(Relaxed) {
+                let id = pool::create(device, &config).unwrap();
+                // One that has just been given out is good, whatever is done by stale ones.
+                if POOLS.resolve(id).is_err() || pool::destroy(id).is_err() {
+                    done.store(true, Relaxed);
+                    panic!("{id:?} does not name its pool");
+                }
+                let mut stale = stale.lock().unwrap();
+                stale.retain(|other: &PoolId| crate::handle::slot(other.0) != crate::handle::slot(id.0));
+                stale.push(id);
+            }
+            done.store(true, Relaxed);
+        });
     }
 }
