@@ -814,6 +814,46 @@ static int contexts_with_memory(void)
     return 0;
 }
 
+static int contexts_over;
+
+/* Contexts that end with memory in use, whose addresses the driver gives to others at once. */
+static void *contexts_come_and_go(void *unused)
+{
+    CUcontext context;
+    CUdeviceptr p;
+    int turn, i;
+    for (turn = 0; turn < 1500; turn++) {
+        MUST(CALL(cuCtxCreate)(&context, 0, 0, 0));
+        for (i = 0; i < 16; i++) MUST(CALL(cuMemAlloc)(&p, 8 << 10));
+        MUST(CALL(cuCtxDestroy)(context));
+    }
+    __atomic_store_n(&contexts_over, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+
+/* Memory that comes where that of another thread's context was: its addresses are its own from the first moment. */
+static int addresses_of_ended_contexts(void)
+{
+    pthread_t thread;
+    CUdeviceptr p, start;
+    size_t pitch, bytes, offset, wrong = 0;
+    driver_begin();
+    CHECK(!pthread_create(&thread, 0, contexts_come_and_go, 0));
+    while (!__atomic_load_n(&contexts_over, __ATOMIC_ACQUIRE)) {
+        MUST(CALL(cuMemAllocPitch)(&p, &pitch, 1024, 64, 4));
+        for (offset = 0; offset < 64 << 10; offset += 6000) {
+            start = 0;
+            wrong += CALL(cuPointerGetAttribute)(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p + offset) || start != p;
+            start = 0;
+            wrong += CALL(cuMemGetAddressRange)(&start, &bytes, p + offset) || start != p;
+        }
+        MUST(CALL(cuMemFree)(p));
+    }
+    pthread_join(thread, 0);
+    printf("%zu wrong\n", wrong);
+    return 0;
+}
+
 /* Frees in order that must be refused: on a stream that has ended, without a context, on a stream that is being captured. */
 static void refused_in_order(CUdeviceptr p, CUcontext context, CUstream gone, CUstream captured)
 {
@@ -1143,6 +1183,7 @@ int main(int argc, char **argv)
     CASE(capture_ended_elsewhere)
     CASE(contexts_in_turn)
     CASE(contexts_with_memory)
+    CASE(addresses_of_ended_contexts)
     CASE(refused_frees)
     CASE(refusals)
     CASE(other_contexts_streams)

@@ -688,6 +688,15 @@ def a_refusal_is_the_drivers(program, mode):
         same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
 
 
+def addresses_of_an_ended_context_are_whoevers_gets_them(program, mode):
+    """Between the end of a context in the driver and our note of it, its addresses may be another block's."""
+    ways = ({}, {"SMP_POOLS": "preset(cuda)"}, {"SMP_POOLS": "preset(cuda)", "SMP_ASYNC": "pool"},
+            {"SMP_POOLS": "mapped(range_size=256MiB)"})
+    for settings in ways if mode == "pool" else ({},):
+        result, _ = report_of([program, "addresses_of_ended_contexts"], mode, **settings)
+        same(f"answers with {settings}", result.stdout, "0 wrong\n")
+
+
 def clients(script, mode):
     """NVIDIA's Python packages over the stand-in: right data; the report tells of their allocations."""
     folder = os.path.join(OUT, f"clients.{os.getpid()}")

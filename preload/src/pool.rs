@@ -347,7 +347,7 @@ pub fn context_of(at: Pointer) -> Option<Handle> {
 /// The context whose pool has an address outside of all pages, as pools of the program's choice may: in addresses reserved to
 /// map memory there, or in a block of a pool of the driver's.
 fn range_at(at: Pointer) -> Option<Handle> {
-    setting::settings().pools.as_ref()?;
+    let config = setting::settings().pools.as_ref()?;
     let reserved = lock(&RANGES).range(..=at).next_back().map(|(&start, &of)| (start, of));
     if let Some((start, (bytes, context))) = reserved
         && at - start < bytes as u64
@@ -355,7 +355,12 @@ fn range_at(at: Pointer) -> Option<Handle> {
     {
         return Some(context);
     }
-    places().into_iter().find(|place| pool::find(place.device, at).is_ok()).map(|place| place.home.context)
+    // All others have their blocks in pages; and where a context is ending, what lay there may be another's by now.
+    if config.preset != Some(Preset::Driver) {
+        return None;
+    }
+    let there = |place: &&Place| !place.ending.load(SeqCst) && pool::find(place.device, at).is_ok();
+    places().into_iter().find(there).map(|place| place.home.context)
 }
 
 /// The pools' configurations: for small blocks, and for those with pages of their own.
