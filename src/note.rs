@@ -1,5 +1,6 @@
 //! Notes: the caller did it, past the library, and tells. A note is a contract: what it says must be so, and since it was
-//! done no other call of this library has named that stream (an order must not be claimed for frees that came after it).
+//! done no other call of this library has named that stream (an order must not be claimed for frees that came after it); nor, where
+//! it is the legacy default stream, a blocking one, and the other way round.
 //! An event of the caller's becomes known by the note of its record.
 //!
 //! On the model device nothing but the library runs streams and holds events, so what a note tells has not happened until

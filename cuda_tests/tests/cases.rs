@@ -62,6 +62,14 @@ fn a_synchronised_stream_has_waited_for_the_legacy_stream_only_if_the_driver_was
 }
 
 #[test]
+fn what_the_driver_was_not_given_in_that_order_orders_nothing() {
+    let refused = ["refused record", "refused wait", "refused record after the legacy stream's"];
+    for what in refused.into_iter().chain(["not asked yet", "before", "recorded by two"]) {
+        case(&["not-the-drivers-order", what], &[]);
+    }
+}
+
+#[test]
 fn of_a_stream_whose_context_has_ended_nothing_is_told() {
     case(&["context-gone"], &[]);
 }

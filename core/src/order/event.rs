@@ -19,6 +19,8 @@ pub(crate) struct EventState {
     pub(crate) recorded: Option<Recorded>,
     /// Counts records begun, so that who looked before a driver call can tell whether it was still the same after.
     pub(crate) version: u64,
+    /// How many calls are having the driver record it now.
+    pub(crate) under_way: u32,
     /// The driver's handle, 0 where no driver is.
     pub(crate) raw: u64,
 }

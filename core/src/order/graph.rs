@@ -171,7 +171,7 @@ impl Order {
         generation
     }
 
-    /// A new stream and its handle's generation. `None`: out of slots.
+    /// A new stream and its handle's generation. `None`: out of slots, or of the device's numbers.
     pub(crate) fn create<X: Default>(
         &self,
         table: &Table<X>,
@@ -180,7 +180,12 @@ impl Order {
         lazy: bool,
     ) -> Option<(StreamRef, u32)> {
         let slot = table.take_one()?;
-        let ordinal = self.next_ordinal.fetch_add(1, Ordering::Relaxed);
+        // (The last of them is never given out: none is given out twice.)
+        let next = self.next_ordinal.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        let Ok(ordinal) = next else {
+            table.give_back([slot]);
+            return None;
+        };
         let me = StreamRef::new(ordinal, slot);
         let generation = self.open(table, me, device_slot, non_blocking, lazy);
         Some((me, generation))
@@ -305,11 +310,21 @@ impl Order {
         first
     }
 
+    /// The legacy stream's last barrier that orders something.
+    pub(crate) fn last_barrier(&self) -> u64 {
+        self.barrier.load(Ordering::Acquire)
+    }
+
+    /// Whether the next operation of a stream comes after a barrier of the legacy stream that was published after `seen` was its last one.
+    pub(crate) fn follows_barrier_after<X>(&self, state: &State<X>, seen: u64) -> bool {
+        !state.non_blocking && !state.is_legacy() && !self.is_joined(state.joined.max(seen))
+    }
+
     /// Submits an operation that nothing is given to a driver for. Returns its number, and whether what it is ordered after by the
     /// legacy stream's last barrier holds for no operation of the driver's on this stream yet: who waits for the stream there
     /// does not wait for that.
     pub(crate) fn submit_unseen<X: Default>(&self, table: &Table<X>, state: &mut State<X>) -> (u64, bool) {
-        let unseen = self.opaque && !state.non_blocking && !state.is_legacy() && !self.is_joined(state.joined);
+        let unseen = self.opaque && self.follows_barrier_after(state, 0);
         (self.submit(table, state, 1, Points::default(), None), unseen)
     }
 
@@ -483,12 +498,12 @@ impl Order {
         }
     }
 
-    /// The points a host that has waited for `at` has observed, `at` included, given the clock at that point.
-    pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock) -> Few<At, 8> {
+    /// The points a host that has waited for `at` has observed, `at` included, given the clock at that point, and the last barrier of the
+    /// legacy stream that it comes after or is.
+    pub(crate) fn closure<X: Default>(&self, table: &Table<X>, at: At, clock: &Clock, barrier: u64) -> Few<At, 8> {
         let mut seen: Few<At, 8> = Few::default();
         seen.push(at);
         seen.extend(clock.entries().iter().map(|&(stream, seq)| At { stream, seq }));
-        let barrier = if at.stream == self.legacy { at.seq } else { clock.legacy() };
         if barrier > self.observed(table, self.legacy) {
             let members: Vec<StreamRef> = self.streams.lock().iter().copied().collect();
             for member in members {
@@ -521,8 +536,21 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dirty, Order, Table};
+    use super::{Dirty, Order, Ordering, Table};
     use crate::order::Points;
+
+    #[test]
+    fn a_device_whose_stream_numbers_are_used_up_gives_none_out_twice() {
+        static STREAMS: Table<()> = Table::new();
+        let order = Order::new(&STREAMS, 1, 0, false, false).unwrap();
+        order.next_ordinal.store(u32::MAX - 1, Ordering::Relaxed);
+        let (last, _) = order.create(&STREAMS, 0, false, false).unwrap();
+        assert_eq!(last.ordinal(), u32::MAX - 1);
+        for _ in 0..3 {
+            assert!(order.create(&STREAMS, 0, false, false).is_none(), "0 is the legacy stream's");
+        }
+        assert_eq!(order.streams.lock().len(), 2);
+    }
 
     #[test]
     fn what_is_kept_for_the_next_barrier_grows_with_the_streams_that_are_not_forgotten_only() {

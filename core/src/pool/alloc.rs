@@ -522,7 +522,7 @@ fn alloc_slow(pool: PoolId, size: u64, stream: StreamId, options: &AllocOptions<
         && device.capture_check
         && !pool.config.waive_capture_check
     {
-        native::refuse_capturing(cuda, native::raw(me))?;
+        native::refuse_capturing(cuda, native::raw(device, me)?)?;
     }
     let done = super::driver::allocate(&pool, size, Some(me), options, || allocate(&pool, size, Some(me), options));
     native::after_call(device, me, false);
@@ -1361,7 +1361,12 @@ impl Request<'_> {
                         let clock = slow.state(at.stream.slot()).clock_at(at.seq);
                         after = after.join(&clock, &[], |_| 0);
                     }
-                    order.submit(&STREAMS, slow.state(stream.slot()), 1, waits.into_iter().collect(), Some(&after));
+                    let state = slow.state(stream.slot());
+                    // (The driver was made to wait before.)
+                    if order.opaque && order.follows_barrier_after(state, 0) {
+                        native::note_unbacked(stream);
+                    }
+                    order.submit(&STREAMS, state, 1, waits.into_iter().collect(), Some(&after));
                 }
                 let state = slow.state(stream.slot());
                 let seq = match state.push_ready(STREAMS.at(stream.slot()), 1) {

@@ -25,8 +25,8 @@ pub(crate) struct DriverPool {
 
 #[derive(Default)]
 struct Blocks {
-    /// Block to pointer.
-    pointers: SlotMap<u32, u64>,
+    /// Block to pointer, and which of the blocks that have that number it is.
+    pointers: SlotMap<u32, (u64, AllocationId)>,
     /// Pointer to block and bytes asked for.
     by_pointer: BTreeMap<u64, (u32, u64)>,
 }
@@ -72,7 +72,7 @@ impl DriverPool {
     }
 
     pub(super) fn pointer(&self, index: u32) -> Option<u64> {
-        self.blocks.lock().pointers.get(&index).copied()
+        self.blocks.lock().pointers.get(&index).map(|&(pointer, _)| pointer)
     }
 
     /// The block whose bytes hold `pointer`, and the offset in it.
@@ -83,16 +83,18 @@ impl DriverPool {
         (offset == 0 || offset < bytes).then_some((index, offset))
     }
 
-    fn add(&self, index: u32, pointer: u64, bytes: u64) {
+    fn add(&self, index: u32, allocation: AllocationId, pointer: u64, bytes: u64) {
         let mut blocks = self.blocks.lock();
-        blocks.pointers.insert(index, pointer);
+        blocks.pointers.insert(index, (pointer, allocation));
         blocks.by_pointer.insert(pointer, (index, bytes));
     }
 
     /// Takes a block out, for the one call that frees it.
-    fn take(&self, index: u32) -> Option<(u64, u64)> {
+    fn take(&self, index: u32, allocation: AllocationId) -> Option<(u64, u64)> {
         let mut blocks = self.blocks.lock();
-        let pointer = blocks.pointers.remove(&index)?;
+        // (Freed since by another thread, its number may be another block's.)
+        let (pointer, _) = *blocks.pointers.get(&index).filter(|(_, of)| *of == allocation)?;
+        blocks.pointers.remove(&index);
         let (_, bytes) = blocks.by_pointer.remove(&pointer)?;
         Some((pointer, bytes))
     }
@@ -143,7 +145,7 @@ pub(super) fn allocate(
     };
     let _serial = pool.device.enter();
     let on = match stream {
-        Some(stream) => native::raw(stream),
+        Some(stream) => native::raw(&pool.device, stream)?,
         None => cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?,
     };
     let pointer = cuda.pool_allocate(own.pool, size, on).map_err(failed)?;
@@ -156,7 +158,7 @@ pub(super) fn allocate(
     }
     let allocation = model().map_err(undo)?;
     if let Some(index) = slot(allocation) {
-        own.add(index, pointer, size);
+        own.add(index, allocation, pointer, size);
     }
     Ok(allocation)
 }
@@ -172,16 +174,17 @@ pub(super) fn free(
     let _serial = pool.device.enter();
     let index = slot(allocation).ok_or_else(|| handle::invalid(handle::Kind::Allocation, allocation.0))?;
     let on = match stream {
-        Some(stream) => native::raw(stream),
+        Some(stream) => native::raw(&pool.device, stream)?,
         None => {
             crate::runtime::synchronize_device(&pool.device, &mut Act::Do, true)?;
             cuda.own_stream().map_err(|code| cuda.error("cuStreamCreate", code))?
         }
     };
     // Of two frees that race, one takes it.
-    let (pointer, bytes) = own.take(index).ok_or_else(|| handle::gone(handle::Kind::Allocation, allocation.0))?;
+    let (pointer, bytes) =
+        own.take(index, allocation).ok_or_else(|| handle::gone(handle::Kind::Allocation, allocation.0))?;
     if let Err(code) = cuda.free_async(pointer, on) {
-        own.add(index, pointer, bytes);
+        own.add(index, allocation, pointer, bytes);
         return Err(cuda.error("cuMemFreeAsync", code));
     }
     model()

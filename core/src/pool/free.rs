@@ -703,7 +703,7 @@ fn free_slow(allocation: AllocationId, stream: Option<StreamId>, observed: bool)
         && device.capture_check
         && !pool.config.waive_capture_check
     {
-        native::refuse_capturing(cuda, native::raw(stream))?;
+        native::refuse_capturing(cuda, native::raw(device, stream)?)?;
     }
     if pool.shadow.is_some() {
         return super::driver::free(&pool, allocation, stream, || free_placed(&pool, allocation, stream, observed));
@@ -738,6 +738,13 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
             if state.released || !STREAMS.at(stream.slot()).is(uid, stream) {
                 return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
             }
+        }
+        // A trace that another thread starts begins another one.
+        if let Some(timeline) = timeline
+            && (!STREAMS.at(timeline.slot()).is(device.uid, timeline) || slow.state(timeline.slot()).released)
+        {
+            drop(slow);
+            return free_placed(pool, allocation, stream, observed);
         }
         device.tell(&Event::Free { allocation, address: b.address(), stream: stream.map(StreamRef::id), observed });
         let home = page(b.page());

@@ -92,8 +92,9 @@ fn open(source: Source, options: ModelOptions, checked: bool, capture_check: boo
         lock::prepare();
     }
     crate::leaf::watch_forks();
+    // (The last number is never given out: none is given out twice.)
+    let uid = NEXT_UID.fetch_update(Relaxed, Relaxed, |next| next.checked_add(1)).map_err(|_| full())?;
     let slot = DEVICES.take_one().ok_or_else(full)?;
-    let uid = NEXT_UID.fetch_add(1, Relaxed);
     let Some(order) = Order::new(&STREAMS, uid, slot, options.lazy, options.opaque) else {
         DEVICES.give_back([slot]);
         return Err(full());

@@ -107,6 +107,7 @@ fn enrol(device: &Arc<Device>, raw: u64) -> Result<EventId> {
     state.live = true;
     state.device = (u64::from(device.uid) << 32) | u64::from(device.slot);
     state.recorded = None;
+    state.under_way = 0;
     state.version += 1;
     state.raw = raw;
     let id = EventId(if raw == 0 { handle::encode(KIND, state.generation, slot) } else { raw });
@@ -235,7 +236,7 @@ fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act
     let stream = resolve_stream(&own, stream)?;
     let _serial = own.enter();
     let cuda = own.sound_cuda()?;
-    let raw = native::raw(stream);
+    let raw = native::raw(&own, stream)?;
     if let Some(cuda) = cuda
         && native::is_capturing(cuda, raw)
     {
@@ -243,14 +244,24 @@ fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act
         act.run(|| cuda.event_record(event.0, raw).map_err(|code| cuda.error("cuEventRecord", code)))?;
         return Ok(At { stream, seq: STREAMS.at(stream.slot()).state.lock().submitted }.point());
     }
-    let version = {
-        let (_, mut state) = lock(event)?;
+    let (slot, generation, version, alone) = {
+        let (slot, mut state) = lock(event)?;
         state.version += 1;
+        let mut alone = true;
         if cuda.is_some() {
             // Until the driver has recorded it anew it stands for nothing.
             state.recorded = None;
+            // Of two records under way only the driver knows which comes last.
+            alone = state.under_way == 0;
+            state.under_way += 1;
         }
-        state.version
+        (slot, state.generation, state.version, alone)
+    };
+    let over = || {
+        let mut state = EVENTS.at(slot).state.lock();
+        if cuda.is_some() && state.generation == generation {
+            state.under_way -= 1;
+        }
     };
     let agree = || match cuda {
         None => Ok(()),
@@ -259,6 +270,7 @@ fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act
     let seq = match submit_agreed(&own, stream, 1, Points::default(), None, agree) {
         Ok(seq) => seq,
         Err(error) => {
+            over();
             if error.status != Status::Destroyed {
                 // The number is used up all the same.
                 own.tell(&Told::Submit { stream: stream.id(), count: 1 });
@@ -271,8 +283,9 @@ fn record_rest(device: DeviceId, event: EventId, stream: StreamId, act: &mut Act
         let state = STREAMS.at(stream.slot()).state.lock();
         let clock = state.clock_at(seq);
         drop(state);
+        over();
         let (_, mut state) = lock(event)?;
-        if state.version == version {
+        if state.version == version && alone {
             state.recorded = Some(Recorded { at, clock });
         }
     }
@@ -344,7 +357,10 @@ fn synchronize_of(named: Option<&Device>, event: EventId, mut act: Act<'_>) -> R
     }
     device.tell(&Told::SynchronizeEvent { event });
     match before.recorded {
-        Some(recorded) => synchronize_point(&device, recorded.at, &recorded.clock),
+        Some(Recorded { at, clock }) => {
+            let barrier = if at.stream == device.order.legacy { at.seq } else { clock.legacy() };
+            synchronize_point(&device, at, &clock, barrier);
+        }
         // Nothing new is observed, but pages above a threshold go back as at any synchronise.
         None => {
             native::poll_before_release(&device);

@@ -312,10 +312,15 @@ pub(crate) fn submit_agreed(
             return Err(destroyed());
         }
         if deps.is_empty() && after.is_none() {
+            let unseen = order.opaque && order.follows_barrier_after(&state, 0);
             let first = order.submit(&STREAMS, &mut state, count, deps, after);
             let settled = state.is_settled();
             drop(state);
-            agree()?;
+            agree().inspect_err(|_| {
+                if unseen {
+                    native::note_unbacked(stream);
+                }
+            })?;
             if settled {
                 return Ok(first);
             }
@@ -323,12 +328,18 @@ pub(crate) fn submit_agreed(
         } else {
             // What follows is ordered only once the driver has the order.
             drop(state);
+            let barrier = order.last_barrier();
             agree()?;
             let mut state = record.state.lock();
             if state.released || !record.is(device.uid, stream) {
                 return Err(destroyed());
             }
+            // What the legacy stream was given meanwhile may have come after what the driver was asked for.
+            let unseen = order.opaque && order.follows_barrier_after(&state, barrier);
             let first = order.submit(&STREAMS, &mut state, count, deps, after);
+            if unseen {
+                native::note_unbacked(stream);
+            }
             if state.is_settled() {
                 return Ok(first);
             }
@@ -339,13 +350,14 @@ pub(crate) fn submit_agreed(
     Ok(first)
 }
 
-/// Runs and observes up to `at`, whose clock is `clock`, and everything that depends on.
-pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock) {
+/// Runs and observes up to `at`, whose clock is `clock`, and everything that depends on. `barrier`: the legacy stream's last one that it
+/// comes after or is.
+pub(crate) fn synchronize_point(device: &Device, at: At, clock: &Clock, barrier: u64) {
     native::poll_before_release(device);
     device.order.run_to(&STREAMS, at);
     let mut seen = match rules::off(rules::SYNC_OBSERVES) {
         true => [at].into_iter().collect(),
-        false => device.order.closure(&STREAMS, at, clock),
+        false => device.order.closure(&STREAMS, at, clock, barrier),
     };
     if rules::off(rules::CUDA_OBSERVED) && device.cuda().is_some() {
         let streams: Vec<StreamRef> = device.order.streams.lock().iter().copied().collect();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
 use crate::leaf::{Leaf, RawLeaf};
 use crate::order::{self, Stream, StreamRef};
-use crate::pool::caches::{Caches, STREAMS};
+use crate::pool::caches::{Caches, STREAMS, StreamGuard};
 use crate::pool::observer::Event;
 use crate::pool::state::Device;
 use std::collections::VecDeque;
@@ -219,8 +219,24 @@ pub(crate) fn of_model(stream: StreamId, legacy: u32) -> Option<(&'static Stream
 }
 
 /// What the driver knows the stream by.
-pub(crate) fn raw(stream: StreamRef) -> u64 {
-    STREAMS.at(stream.slot()).state.lock().attach.native.raw
+///
+/// # Errors
+/// As [`live`].
+pub(crate) fn raw(device: &Device, stream: StreamRef) -> Result<u64> {
+    live(device, stream).map(|state| state.attach.native.raw)
+}
+
+/// The state of a stream that a call has found a moment ago.
+///
+/// # Errors
+/// DESTROYED: another thread has destroyed it since. What stands for its name is no stream's then, or another's.
+pub(crate) fn live(device: &Device, stream: StreamRef) -> Result<StreamGuard> {
+    let record = STREAMS.at(stream.slot());
+    let state = record.state.lock();
+    match state.live && record.is(device.uid, stream) {
+        true => Ok(state),
+        false => Err(Error::new(Status::Destroyed, "the stream was destroyed during the call")),
+    }
 }
 
 /// The stream a `CUstream` names on a CUDA device; adopted if it is new.
@@ -403,11 +419,20 @@ pub(crate) fn note_unbacked(stream: StreamRef) {
 /// Whether the driver has an event after all that the stream's operations are ordered after; it is given one if need be. Before it is
 /// asked about the stream; no lock held.
 pub(crate) fn is_backed(device: &Device, stream: StreamRef) -> bool {
-    let watch = &STREAMS.at(stream.slot()).watch;
-    if watch.load(Relaxed) & UNBACKED != 0 {
+    if !was_backed(stream) && !may_be_captured(device, stream) {
         record(device, stream, false);
     }
-    watch.load(Relaxed) & UNBACKED == 0
+    was_backed(stream)
+}
+
+/// The same, where it is not given one.
+pub(crate) fn was_backed(stream: StreamRef) -> bool {
+    STREAMS.at(stream.slot()).watch.load(Relaxed) & UNBACKED == 0
+}
+
+/// An event recorded on the stream now would be a capture's, which nothing can be asked of or wait for outside it.
+fn may_be_captured(device: &Device, stream: StreamRef) -> bool {
+    device.cuda().is_some_and(|cuda| raw(device, stream).map_or(true, |raw| is_capturing(cuda, raw)))
 }
 
 /// Records an event on a stream. A failure leaves its frees to be found by a later one, or by a synchronise.
@@ -470,7 +495,7 @@ pub(crate) fn record_last(device: &Device, stream: StreamRef) {
         let state = record.state.lock();
         record.is(device.uid, stream) && record.observed() < state.submitted
     };
-    if unobserved {
+    if unobserved && !may_be_captured(device, stream) {
         record(device, stream, true);
     }
 }

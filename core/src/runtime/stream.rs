@@ -83,10 +83,9 @@ pub(crate) fn create_unnamed(device: &Arc<Device>) -> Result<StreamRef> {
 }
 
 fn create_with(device: &Arc<Device>, non_blocking: bool, lazy: bool) -> Result<(StreamRef, StreamId)> {
-    let (stream, generation) = device
-        .order
-        .create(&STREAMS, device.slot, non_blocking, lazy)
-        .ok_or_else(|| Error::new(Status::OutOfMemory, "no stream slot left in this process"))?;
+    let (stream, generation) = device.order.create(&STREAMS, device.slot, non_blocking, lazy).ok_or_else(|| {
+        Error::new(Status::OutOfMemory, "no stream slot left in this process, or no number on this device")
+    })?;
     Ok((stream, StreamId(handle::encode(handle::Kind::Stream, generation, stream.slot()))))
 }
 
@@ -262,11 +261,17 @@ pub fn synchronize_by(device: DeviceId, stream: StreamId, mut act: Act<'_>) -> R
     let (device, stream) = resolve_both(device, stream)?;
     let _serial = device.enter();
     let (at, clock, raw) = {
-        let state = STREAMS.at(stream.slot()).state.lock();
+        let state = native::live(&device, stream)?;
         (At { stream, seq: state.submitted }, state.clock.clone(), state.attach.native.raw)
     };
+    // A barrier that is not published has a number, and the driver need not have it.
+    let barrier = if stream == device.order.legacy { device.order.last_barrier() } else { clock.legacy() };
     if let Some(cuda) = device.sound_cuda()? {
-        let backed = native::is_backed(&device, stream);
+        let backed = match act {
+            // An event that is recorded now, the caller has not waited for.
+            Act::Noted => native::was_backed(stream),
+            _ => native::is_backed(&device, stream),
+        };
         act.run(|| cuda.stream_synchronize(raw).map_err(|code| cuda.error("cuStreamSynchronize", code)))?;
         if !backed {
             // (Not observed then: a later synchronise sees it.)
@@ -274,7 +279,7 @@ pub fn synchronize_by(device: DeviceId, stream: StreamId, mut act: Act<'_>) -> R
         }
     }
     device.tell(&Event::SynchronizeStream { stream: stream.id() });
-    synchronize_point(&device, at, &clock);
+    synchronize_point(&device, at, &clock, barrier);
     Ok(())
 }
 
@@ -284,7 +289,7 @@ pub fn query(device: DeviceId, stream: StreamId) -> Result<bool> {
     let _serial = device.enter();
     let record = STREAMS.at(stream.slot());
     let (submitted, raw) = {
-        let state = record.state.lock();
+        let state = native::live(&device, stream)?;
         (state.submitted, state.attach.native.raw)
     };
     if let Some(cuda) = device.sound_cuda()? {
@@ -341,6 +346,18 @@ fn submit_rest(device: DeviceId, stream: StreamId, count: u64) -> Result<u64> {
     let _serial = device.enter();
     if STREAMS.at(stream.slot()).state.lock().submitted >= MOST_OPERATIONS {
         return Err(Error::new(Status::InvalidValue, "the stream has had 2^61 operations: no more can be numbered"));
+    }
+    if device.order.opaque {
+        // What a trace tells so of a CUDA device: an operation that the driver has refused, whose number is used up.
+        let refused = || Err(Error::new(Status::Driver, "refused when recorded"));
+        let answer = submit_agreed(&device, stream, count, Points::default(), None, refused);
+        if let Err(error) = answer
+            && error.status != Status::Driver
+        {
+            return Err(error);
+        }
+        device.tell(&Event::Submit { stream: stream.id(), count });
+        return Ok(STREAMS.at(stream.slot()).state.lock().submitted);
     }
     // Told once it is done: the stream may have been destroyed while this waited for its turn.
     let first = submit_work(&device, stream, count, Points::default(), None)?;
@@ -409,7 +426,7 @@ fn wait_rest(device: DeviceId, stream: StreamId, event: EventId, act: &mut Act<'
         device.tell(&Event::WaitEvent { event, stream: stream.id(), seq });
         return Ok(());
     };
-    let raw = native::raw(stream);
+    let raw = native::raw(&device, stream)?;
     let mut agree = || act.run(|| cuda.stream_wait(raw, event.0).map_err(|code| cuda.error("cuStreamWaitEvent", code)));
     if native::is_capturing(cuda, raw) || seen.recorded.is_none() {
         return agree();
@@ -423,8 +440,15 @@ fn wait_rest(device: DeviceId, stream: StreamId, event: EventId, act: &mut Act<'
     };
     match submit_agreed(&device, stream, 1, deps, clock.as_ref(), agree) {
         Ok(seq) => device.tell(&Event::WaitEvent { event, stream: stream.id(), seq }),
-        Err(_) if !same => {}
-        Err(error) => return Err(error),
+        Err(error) => {
+            if stream == device.order.legacy && error.status != Status::Destroyed && !rules::off(rules::LEGACY) {
+                // A barrier's number is used up all the same.
+                device.tell(&Event::Submit { stream: stream.id(), count: 1 });
+            }
+            if same {
+                return Err(error);
+            }
+        }
     }
     native::after_call(&device, stream, false);
     Ok(())

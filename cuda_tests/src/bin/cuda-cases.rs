@@ -5,7 +5,8 @@
 use smp_core::device::{self, CudaOptions, DeviceKind, ModelOptions, PageSupply, cuda};
 use smp_core::pool::{self, AllocOptions, PoolConfig, Preset, Reason};
 use smp_core::stream::{self, StreamFlags};
-use smp_core::{AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event, log};
+use smp_core::trace::{self, ReplayOptions};
+use smp_core::{Act, AllocationId, DeviceId, EventId, PoolId, Status, StreamId, event, log};
 use smp_cuda_tests::driver::{self, LAZY, ok};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -483,6 +484,94 @@ fn nothing_to_wait_for(what: &str) {
     assert!(has_run || !taken.contains(&place), "what is not finished with was taken");
 }
 
+/// What was asked of the driver and refused, is not asked yet, or came before, is no order of its: who waits then has not waited for it.
+fn not_the_drivers_order(what: &str) {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = open();
+    let trace = std::env::temp_dir().join(format!("smp-cuda-cases-{}.trace", std::process::id()));
+    // (What is done inside another call is told in another order.)
+    let recorded = what.starts_with("refused");
+    if recorded {
+        trace::start(device, &trace, 0).expect("recording starts");
+    }
+    let pool = pool(device, Preset::SubSlices);
+    let create = |non_blocking| {
+        let flags = StreamFlags { non_blocking, lazy: None };
+        stream::create(device, flags).expect("a stream")
+    };
+    let (legacy, worker, other) = (StreamId(0), create(false), create(true));
+    let held = block(pool, worker);
+    let place = pool::pointer(held);
+    ok(driver::submit(worker.0, 1));
+    let mut done = 0;
+    ok(driver::event_create(&mut done, 2));
+    ok(driver::event_record(done, worker.0));
+    pool::free_async(held, worker).expect("a free");
+    let event = event::create(device).expect("an event");
+    match what {
+        "refused record" => {
+            driver::fail("cuEventRecord", 1, 2, false);
+            event::record(device, event, legacy).expect_err("the driver refuses");
+            stream::synchronize(device, legacy).expect("a synchronise");
+        }
+        "refused wait" => {
+            event::record(device, event, other).expect("a record");
+            driver::fail("cuStreamWaitEvent", 1, 2, false);
+            stream::wait_event(device, legacy, event).expect_err("the driver refuses");
+            stream::synchronize(device, legacy).expect("a synchronise");
+        }
+        "refused record after the legacy stream's" => {
+            let follows = create(false);
+            event::record(device, event, legacy).expect("a record");
+            driver::fail("cuEventRecord", 1, 2, true);
+            event::record(device, event, follows).expect_err("the driver refuses");
+            stream::synchronize(device, follows).expect("a synchronise");
+            driver::clear_failures();
+        }
+        "not asked yet" => {
+            let mut call = || {
+                stream::synchronize(device, legacy).expect("a synchronise");
+                driver::event_record(event.0, 1) == 0
+            };
+            event::record_by(device, event, legacy, Act::With(&mut call)).expect("a record");
+        }
+        // The wait comes before the legacy stream's work, which the library sees before it sees the wait.
+        "before" => {
+            let (waits, first) = (create(false), event::create(device).expect("an event"));
+            event::record(device, first, other).expect("a record");
+            let mut call = || {
+                let waits = driver::stream_wait(waits.0, first.0, 0) == 0;
+                event::record(device, event, legacy).expect("a record");
+                waits
+            };
+            stream::wait_event_by(device, waits, first, Act::With(&mut call)).expect("a wait");
+            stream::synchronize(device, waits).expect("a synchronise");
+        }
+        // The driver has the event's other record last.
+        "recorded by two" => {
+            let idle = create(true);
+            let mut call = || {
+                event::record(device, event, worker).expect("a record");
+                driver::event_record(event.0, idle.0) == 0
+            };
+            event::record_by(device, event, idle, Act::With(&mut call)).expect("a record");
+            stream::wait_event(device, other, event).expect("a wait");
+        }
+        _ => panic!("no such case: {what}"),
+    }
+    let has_run = driver::event_query(done) == 0;
+    // (More than a page has.)
+    let taken = [(); 40].map(|()| pool::pointer(block(pool, other)));
+    assert!(has_run || !taken.contains(&place), "what is not finished with was taken");
+    if recorded {
+        trace::stop(device).expect("the trace is complete");
+        let report = trace::replay(&trace, ReplayOptions::default()).expect("it comes to the same again");
+        assert!(report.verified);
+        let _ = std::fs::remove_file(&trace);
+    }
+}
+
 /// Streams that calls name as the driver does, or not at all, have no handle of the library's besides, whatever is guessed.
 fn own_names() {
     driver::use_primary(0);
@@ -585,6 +674,7 @@ fn main() {
         "recycled-by-the-library" => recycled_by_the_library(),
         "default-streams" => default_streams(),
         "nothing-to-wait-for" => nothing_to_wait_for(argument),
+        "not-the-drivers-order" => not_the_drivers_order(argument),
         "own-names" => own_names(),
         "driver-figures" => driver_figures(),
         other => panic!("no case '{other}'"),
