@@ -94,6 +94,32 @@ static int expect(struct worker *me, smp_status status, const char *what)
     }
 }
 
+static uint64_t freed_by_callbacks, called_back; /* under the lock */
+
+/* Gives back what others may be freeing just now, and lets it be tried again now and then. */
+static int out_of_memory(void *user, const smp_out_of_memory *info)
+{
+    static uint64_t turn; /* under the lock */
+    uint64_t now;
+    int freed;
+    void *block;
+    (void)user;
+    pthread_mutex_lock(&lock);
+    now = turn++;
+    block = shared.blocks[now % BLOCKS];
+    ++called_back;
+    pthread_mutex_unlock(&lock);
+    freed = block != NULL && smp_free((smp_allocation)block) == SMP_SUCCESS;
+    if (now % 3 == 0)
+        (void)smp_pool_trim_to(info->pool, 0);
+    if (now % 5 == 0)
+        (void)smp_device_synchronize((smp_device)look(&shared.devices[now % DEVICES]));
+    pthread_mutex_lock(&lock);
+    freed_by_callbacks += freed != 0;
+    pthread_mutex_unlock(&lock);
+    return now % 4 == 0;
+}
+
 static void *create(struct worker *me, int kind, smp_device device)
 {
     static const char *const specs[] = { "preset(mapped)", "preset(sub-slices); sync_on_oom(on)", "preset(cuda)",
@@ -112,6 +138,8 @@ static void *create(struct worker *me, int kind, smp_device device)
     default:
         (void)expect(me, smp_pool_create_from_spec(device, specs[draw(me, sizeof specs / sizeof *specs)], &pool),
                      "a pool");
+        if (pool != NULL && draw(me, 2) == 0)
+            (void)expect(me, smp_pool_set_out_of_memory_callback(pool, out_of_memory, NULL), "a callback");
         return pool;
     }
 }
@@ -140,7 +168,7 @@ static smp_device open_device(struct worker *me, uint64_t which)
     if (cuda)
         desc.ordinal = (uint32_t)which;
     else
-        desc.capacity = (uint64_t)512 << 20;
+        desc.capacity = (uint64_t)128 << 20;
     (void)expect(me, smp_device_open(&desc, &device), "a device");
     return device;
 }
@@ -336,9 +364,10 @@ static void whoever_comes_first_destroys_and_each_block_is_freed_once(void)
         frees += workers[i].frees;
         gone += workers[i].gone;
     }
-    CHECK_EQ(frees, allocs);
+    CHECK_EQ(frees + freed_by_callbacks, allocs);
+    CHECK(called_back > 0);
     CHECK(gone > 0);
-    printf("%" PRIu64 " blocks, %" PRIu64 " calls on what had gone\n", allocs, gone);
+    printf("%" PRIu64 " blocks, %" PRIu64 " calls on what had gone, %" PRIu64 " callbacks\n", allocs, gone, called_back);
 }
 
 int main(int argc, char **argv)
