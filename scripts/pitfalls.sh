@@ -34,6 +34,7 @@ table=(
     "17 a block inside a page is not exported;export;^only_a_block_with_a_page"
     "18 an address shows its block, not the page;range;^(an_address_tells|app.dlsym.legacy.pool$)"
     "19 memory goes with its context;context;^memory_goes_with_its_context"
+    "19 a context is struck out before it goes;context-handle;^a_context_is_another_when_its_handle_comes_back.pool$"
     "20 the report is written before late frees;report-at-exit;^the_report_is_written_before"
     "20 frees after the report work;late-frees;^frees_after_the_report_work_and_are_told.pool$"
     "21 a child after fork keeps out;fork;^a_child_writes_no_report"

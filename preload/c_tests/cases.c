@@ -269,6 +269,40 @@ static int contexts(void)
     return 0;
 }
 
+static void *contexts_of_one(void *argument)
+{
+    int round, i, mark = (int)(size_t)argument;
+    for (round = 0; round < 300; round++) {
+        CUcontext own;
+        CUdeviceptr p[3];
+        unsigned char byte = 0;
+        MUST(CALL(cuCtxCreate)(&own, 0, 0, 0));
+        for (i = 0; i < 3; i++) {
+            MUST(CALL(cuMemAlloc)(&p[i], 5000));
+            MUST(CALL(cuMemsetD8)(p[i], (unsigned char)(3 * mark + i), 5000));
+        }
+        for (i = 0; i < 3; i++) {
+            MUST(CALL(cuMemcpyDtoH)(&byte, p[i] + 4999, 1));
+            CHECK(byte == 3 * mark + i);
+        }
+        MUST(CALL(cuMemFree)(p[1]));
+        if (round % 2) MUST(CALL(cuMemFree)(p[0]));
+        MUST(CALL(cuCtxDestroy)(own));
+    }
+    return 0;
+}
+
+/* While the end of a context is noted, another thread makes one, which gets its handle. */
+static int contexts_of_threads(void)
+{
+    pthread_t thread[4];
+    int i;
+    driver_begin();
+    for (i = 0; i < 4; i++) CHECK(!pthread_create(&thread[i], 0, contexts_of_one, (void *)(size_t)i));
+    for (i = 0; i < 4; i++) pthread_join(thread[i], 0);
+    return 0;
+}
+
 /* Rows are padded past the limit: what is left is nothing, and not nearly everything. */
 static int padded(void)
 {
@@ -1164,6 +1198,7 @@ int main(int argc, char **argv)
     CASE(signalled)
     CASE(before_init)
     CASE(contexts)
+    CASE(contexts_of_threads)
     CASE(padded)
     CASE(relief)
     CASE(steady)

@@ -241,6 +241,15 @@ def memory_goes_with_its_context(program, mode):
     same("bytes left", report["devices"][0]["current"], 300)
 
 
+def a_context_is_another_when_its_handle_comes_back(program, mode):
+    """What was known of a context is struck out before another thread can make one by its handle."""
+    for settings in ({}, {"SMP_FREE": "deferred"}, {"SMP_POOLS": "mapped(range_size=256MiB)"}) if mode == "pool" else ({},):
+        _, report = report_of([program, "contexts_of_threads"], mode, **settings)
+        same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
+        same(f"bytes left with {settings}", report["devices"][0]["current"], 0)
+        same(f"frees of what was not known with {settings}", report["foreign_frees"], 0)
+
+
 def each_context_finds_the_memory_that_the_last_one_left(program):
     """Whatever pools are made of, pages or mapped memory, they go with their context."""
     for pools in ("", "mapped(range_size=256MiB)", "direct()"):

@@ -141,23 +141,63 @@ pub unsafe fn private(real: unsafe fn(usize, usize) -> Code, to: usize, name: us
     unsafe { real(to, name) }
 }
 
-fn gone(context: Handle) {
-    if broken("context") {
-        return;
-    }
+/// What is known of a context, struck out: once it has ended, another may get its handle.
+struct Struck {
+    context: Handle,
+    captures: Vec<Handle>,
+    pools: pool::Struck,
+    blocks: Vec<(driver::Pointer, ledger::Block)>,
+}
+
+fn strike_out(context: Handle) -> Struck {
     ENDED.fetch_add(1, Relaxed);
-    order::context_gone(context);
-    pool::context_gone(context);
-    ledger::context_gone(context);
+    Struck {
+        context,
+        captures: order::strike_out(context),
+        pools: pool::strike_out(context),
+        blocks: ledger::strike_out_of(context),
+    }
+}
+
+impl Struck {
+    /// The context has ended, and what was known of it has gone with it.
+    fn gone(self) {
+        ENDED.fetch_add(1, Relaxed);
+        self.pools.gone();
+        self.blocks.iter().for_each(|(_, block)| ledger::settle(block));
+    }
+
+    /// The context has not ended.
+    fn put_back(self) {
+        order::put_back(self.context, self.captures);
+        self.pools.put_back();
+        self.blocks.into_iter().for_each(|(at, block)| ledger::put_back(at, block));
+    }
+}
+
+/// When a context is struck out that a call may end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Before the call, which is meant to end it, so that nobody may be using it.
+    Surely,
+    /// After the call, if it has: with a primary context others may go on.
+    Perhaps,
 }
 
 /// A call that ends `context` (0: there is none to end) if the driver agrees and `ended` then says so.
-fn end(context: Handle, driver: impl FnOnce() -> Code, ended: impl FnOnce() -> bool) -> Code {
+fn end(context: Handle, ends: Ends, driver: impl FnOnce() -> Code, ended: impl FnOnce() -> bool) -> Code {
     let ending = pool::ending(context);
+    let known = context != 0 && !broken("context");
+    let struck = (known && ends == Ends::Surely && !broken("context-handle")).then(|| strike_out(context));
     let code = driver();
-    if code == SUCCESS && context != 0 && ended() {
-        gone(context);
-    } else {
+    let over = code == SUCCESS && context != 0 && ended();
+    match struck {
+        Some(struck) if over => struck.gone(),
+        Some(struck) => struck.put_back(),
+        None if over && known => strike_out(context).gone(),
+        None => {}
+    }
+    if !over {
         ending.called_off();
     }
     code
@@ -172,7 +212,12 @@ pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code 
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(context) };
     let Some(_inside) = entry::enter() else { return driver() };
-    end(context, driver, || true)
+    let mut device = 0;
+    // SAFETY: the target is ours.
+    let of = with(context, || unsafe { driver::cuCtxGetDevice(&mut device) });
+    // (One that the driver will refuse to destroy.)
+    let ends = if of == Some(SUCCESS) && primary(device) != context { Ends::Surely } else { Ends::Perhaps };
+    end(context, ends, driver, || true)
 }
 
 /// Whether a device's primary context exists.
@@ -207,7 +252,7 @@ pub unsafe fn primary_reset(real: unsafe fn(i32) -> Code, device: i32) -> Code {
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
-    end(context, driver, || true)
+    end(context, Ends::Surely, driver, || true)
 }
 
 /// `cuDevicePrimaryCtxRelease`, both versions: with the last share the context goes, and its plain memory.
@@ -219,5 +264,5 @@ pub unsafe fn primary_release(real: unsafe fn(i32) -> Code, device: i32) -> Code
     let driver = || unsafe { real(device) };
     let Some(_inside) = entry::enter() else { return driver() };
     let context = primary(device);
-    end(context, driver, || !primary_active(device))
+    end(context, Ends::Perhaps, driver, || !primary_active(device))
 }

@@ -330,19 +330,19 @@ pub fn foreign_frees() -> u64 {
     FOREIGN_FREES.load(Relaxed)
 }
 
-/// Drops the blocks that went with a context.
-pub fn context_gone(context: Handle) {
+/// Strikes out the blocks that go with a context, and tells where they begin.
+pub fn strike_out_of(context: Handle) -> Vec<(Pointer, Block)> {
+    let mut gone = Vec::new();
     for shard in SHARD_LIST.iter() {
-        let mut gone = Vec::new();
-        lock(shard).blocks.retain(|_, block| {
+        lock(shard).blocks.retain(|&(_, at), block| {
             let stays = block.context != context || block.kind.outlives_context();
             if !stays {
-                gone.push(*block);
+                gone.push((at, *block));
             }
             stays
         });
-        gone.iter().for_each(settle);
     }
+    gone
 }
 
 /// Allocations by size: how many were above 2^(n-1) and at most 2^n bytes, for each n.
@@ -425,7 +425,7 @@ mod tests {
             assert!(device(23).charge(10, None));
             write_in(at, of(kind));
         }
-        context_gone(0x55);
+        assert_eq!(strike_out_of(0x55), [(0xa000, of(Kind::Device))]);
         assert_eq!(strike_out(Space::Address, 0xa000), None);
         assert_eq!(strike_out(Space::Address, 0xb000), Some(of(Kind::Async)));
     }

@@ -36,11 +36,23 @@ fn capture_over(stream: Handle, context: Handle) {
     }
 }
 
-/// What was being captured in a context has ended with it.
-pub fn context_gone(context: Handle) {
-    if CAPTURING.load(Relaxed) > 0 {
+/// Strikes out what is being captured in a context, which ends with it: the streams.
+pub fn strike_out(context: Handle) -> Vec<Handle> {
+    if CAPTURING.load(Relaxed) == 0 {
+        return Vec::new();
+    }
+    let mut captures = captures();
+    let within = captures.iter().filter(|&&(_, within)| within == context).map(|&(stream, _)| stream).collect();
+    captures.retain(|&(_, within)| within != context);
+    CAPTURING.store(captures.len(), Relaxed);
+    within
+}
+
+/// The context has not ended.
+pub fn put_back(context: Handle, streams: Vec<Handle>) {
+    if !streams.is_empty() {
         let mut captures = captures();
-        captures.retain(|&(_, within)| within != context);
+        captures.extend(streams.into_iter().map(|stream| (stream, context)));
         CAPTURING.store(captures.len(), Relaxed);
     }
 }

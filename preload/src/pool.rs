@@ -246,6 +246,8 @@ extern "C" fn chunk_release(handle: u64) -> Code {
 
 /// Addresses by where they begin: how many bytes, and of which context's pools.
 type Addresses = Mutex<BTreeMap<u64, (usize, Handle)>>;
+/// One of those.
+type Stretch = (u64, (usize, Handle));
 /// What pools have reserved.
 static RANGES: Addresses = Mutex::new(BTreeMap::new());
 /// Where in that they have mapped something.
@@ -290,29 +292,6 @@ fn struck_out(addresses: &Addresses, at: Pointer, call: impl FnOnce() -> Code) -
         lock(addresses).insert(at, was);
     }
     code
-}
-
-/// Memory that pools have mapped does not go with its context, as pages do: it is given back here.
-fn unmap_all(context: Handle) {
-    let taken = |addresses: &Addresses| -> Vec<(u64, usize)> {
-        let mut addresses = lock(addresses);
-        let own = addresses.iter().filter(|(_, of)| of.1 == context).map(|(&at, &(bytes, _))| (at, bytes)).collect();
-        addresses.retain(|_, of| of.1 != context);
-        own
-    };
-    let chunks: Vec<u64> =
-        lock(&CHUNKS).iter().filter(|(_, of)| of.home.context == context).map(|(&at, _)| at).collect();
-    for (at, bytes) in taken(&MAPPED) {
-        // SAFETY: a mapping of a pool that no one will use any more.
-        unsafe { driver::cuMemUnmap(at, bytes) };
-    }
-    for chunk in chunks {
-        chunk_release(chunk);
-    }
-    for (at, bytes) in taken(&RANGES) {
-        // SAFETY: nothing is mapped there any more.
-        unsafe { driver::cuMemAddressFree(at, bytes) };
-    }
 }
 
 fn drop_page(page: &Page) {
@@ -1145,23 +1124,69 @@ pub fn idle(device: i32) -> u64 {
     pools.map(|pool| figure(pool, RESERVED).saturating_sub(figure(pool, USED))).sum()
 }
 
-/// The pages of a context have gone with it; its pools are of no use any more, and left as they are.
-pub fn context_gone(context: Handle) {
-    if let Some(place) = known(context) {
-        place.finish_trace();
-    }
+/// What a context's pools are and have.
+pub struct Struck {
+    place: Option<&'static Place>,
+    /// There were no pools to be had.
+    without: Option<Handle>,
+    pages: Vec<(u64, Page)>,
+    chunks: Vec<(u64, Page)>,
+    mapped: Vec<Stretch>,
+    ranges: Vec<Stretch>,
+}
+
+/// Strikes out what belongs to a context that ends. Its pools are of no use any more then, and left as they are.
+pub fn strike_out(context: Handle) -> Struck {
+    let place = known(context);
     PLACES.write().unwrap_or_else(PoisonError::into_inner).retain(|place| place.home.context != context);
-    lock(&WITHOUT).retain(|known| *known != context);
-    let mut gone = Vec::new();
-    PAGES.write().unwrap_or_else(PoisonError::into_inner).retain(|_, page| {
-        let stays = page.home.context != context;
-        if !stays {
-            gone.push(*page);
+    let mut without = lock(&WITHOUT);
+    let was = without.contains(&context).then_some(context);
+    without.retain(|known| *known != context);
+    drop(without);
+    let of_it = |page: &Page| page.home.context == context;
+    let pages = take_out(&mut PAGES.write().unwrap_or_else(PoisonError::into_inner), of_it);
+    let chunks = take_out(&mut lock(&CHUNKS), of_it);
+    let taken = |addresses: &Addresses| take_out(&mut lock(addresses), |of: &(usize, Handle)| of.1 == context);
+    Struck { place, without: was, pages, chunks, mapped: taken(&MAPPED), ranges: taken(&RANGES) }
+}
+
+fn take_out<T: Copy>(map: &mut BTreeMap<u64, T>, which: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
+    let taken = map.iter().filter(|(_, value)| which(value)).map(|(&at, &value)| (at, value)).collect();
+    map.retain(|_, value| !which(value));
+    taken
+}
+
+impl Struck {
+    /// The context has ended, and its pages with it. What its pools have mapped does not go so: it is given back here.
+    pub fn gone(self) {
+        if let Some(place) = self.place {
+            place.finish_trace();
         }
-        stays
-    });
-    gone.iter().for_each(drop_page);
-    unmap_all(context);
+        self.pages.iter().for_each(|(_, page)| drop_page(page));
+        for (at, (bytes, _)) in self.mapped {
+            // SAFETY: a mapping of a pool that no one will use any more.
+            unsafe { driver::cuMemUnmap(at, bytes) };
+        }
+        for (chunk, page) in self.chunks {
+            // SAFETY: as above, physical memory.
+            unsafe { real::cuMemRelease(chunk as _) };
+            drop_page(&page);
+        }
+        for (at, (bytes, _)) in self.ranges {
+            // SAFETY: nothing is mapped there any more.
+            unsafe { driver::cuMemAddressFree(at, bytes) };
+        }
+    }
+
+    /// The context has not ended.
+    pub fn put_back(self) {
+        PLACES.write().unwrap_or_else(PoisonError::into_inner).extend(self.place);
+        lock(&WITHOUT).extend(self.without);
+        PAGES.write().unwrap_or_else(PoisonError::into_inner).extend(self.pages);
+        lock(&CHUNKS).extend(self.chunks);
+        lock(&MAPPED).extend(self.mapped);
+        lock(&RANGES).extend(self.ranges);
+    }
 }
 
 /// The place of a context that has one, for calls that order its streams.

@@ -130,6 +130,8 @@ pub struct State {
     next: u64,
     next_id: u64,
     spare: Vec<u64>,
+    /// Handles of ended contexts, to be given out again, the last one first.
+    spare_contexts: Vec<u64>,
     /// Blocks given out by reason, in the order of [`Reason`].
     pub reuses: [u64; 5],
 }
@@ -154,9 +156,9 @@ impl State {
     // --- contexts
 
     /// A new context of `device`.
-    pub fn new_context(&mut self, device: usize) -> u64 {
-        let handle = self.handle();
-        self.fill_context(handle, device, 0);
+    pub fn new_context(&mut self, device: usize, flags: u32) -> u64 {
+        let handle = self.spare_contexts.pop().unwrap_or_else(|| self.handle());
+        self.fill_context(handle, device, flags);
         handle
     }
 
@@ -197,6 +199,10 @@ impl State {
     /// Ends a context with all that belongs to it, pool memory excepted. What could not run never will.
     pub fn end_context(&mut self, handle: u64) {
         let Some(context) = self.contexts.remove(&handle) else { return };
+        // A primary context's stays its own.
+        if self.devices.iter().all(|device| device.primary != Some(handle)) {
+            self.spare_contexts.push(handle);
+        }
         for &id in &context.streams {
             let stream = &mut self.streams[id];
             stream.queue.clear();
@@ -730,6 +736,7 @@ impl Machine {
             next: 0x51_0000_0000,
             next_id: 0,
             spare: Vec::new(),
+            spare_contexts: Vec::new(),
             reuses: [0; 5],
             config,
         };

@@ -36,7 +36,7 @@ impl Program {
         let memory = 96 << 20;
         let machine = Machine::new(Config { mode: Mode::Adversarial, seed, memory, ..Config::default() });
         let mut state = machine.lock();
-        let context = state.new_context(0);
+        let context = state.new_context(0, 0);
         let pool = state.devices[0].pool;
         state.pool(pool).unwrap().policies = policies;
         let streams = (0..STREAMS)

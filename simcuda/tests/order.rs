@@ -18,7 +18,7 @@ impl Bench {
     fn new(mode: Mode, seed: u64, memory: u64, policies: &[usize]) -> Bench {
         let machine = Machine::new(Config { mode, seed, memory, ..Config::default() });
         let mut state = machine.lock();
-        let context = state.new_context(0);
+        let context = state.new_context(0, 0);
         let pool = state.devices[0].pool;
         let on = [1, 2, 3].map(|policy| policies.contains(&policy));
         state.pools.get_mut(&pool).unwrap().policies = on;

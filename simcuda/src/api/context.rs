@@ -11,8 +11,7 @@ fn create(c: &Call, to: Out<Handle>, flags: u32, dev: i32) -> code::Result<()> {
         return Err(code::INVALID_VALUE);
     }
     let mut state = c.lock();
-    let context = state.handle();
-    state.fill_context(context, device, flags);
+    let context = state.new_context(device, flags);
     drop(state);
     c.stack(|stack| stack.push(context));
     to.set(context)
@@ -75,6 +74,8 @@ entries! {
         }
         c.machine.end_context(context);
         c.stack(|stack| if stack.last() == Some(&context) { stack.pop(); });
+        // As after any call, another thread may come first: here it may get the handle.
+        std::thread::sleep(std::time::Duration::from_micros(100));
         Ok(())
     }
     "cuCtxAttach" 2000 cuCtxAttach => (c, to: Out<Handle>, flags: u32) {
