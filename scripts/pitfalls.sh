@@ -29,6 +29,7 @@ table=(
     "12 size 0 is the driver's to answer;zero-size;^app.dlsym.legacy.pool$"
     "13 blocks are aligned to 512;alignment;^app.dlsym.legacy.pool$"
     "14 captures are the driver's;capture;^captures_are_the_drivers"
+    "14 a capture ends with its stream;capture-of-a-destroyed-stream;^a_capture_ends_with_the_stream"
     "15 null pointers are allowed;null;^null_pointers_are_answered"
     "16 what is free never falls below zero;clamp;^nothing_is_left_rather_than_less"
     "17 a block inside a page is not exported;export;^only_a_block_with_a_page"

@@ -808,6 +808,36 @@ static int capture_ended_elsewhere(void)
     return 0;
 }
 
+/* A stream is destroyed while it is captured: one that joined the capture, which goes on, and one that it began on, which ends
+   it. Then the pool serves again, and memory that is freed is there again, more often than there is room for. */
+static int capture_of_a_destroyed_stream(void)
+{
+    CUstream s, t;
+    CUevent event;
+    CUgraph graph;
+    CUdeviceptr p;
+    int round;
+    driver_begin();
+    MUST(CALL(cuMemAlloc)(&p, 4096));
+    MUST(CALL(cuMemFree)(p));
+    MUST(CALL(cuStreamCreate)(&s, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuStreamCreate)(&t, CU_STREAM_NON_BLOCKING));
+    MUST(CALL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(CALL(cuStreamBeginCapture)(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(CALL(cuEventRecord)(event, s));
+    MUST(CALL(cuStreamWaitEvent)(t, event, 0));
+    MUST(CALL(cuStreamDestroy)(t));
+    printf("alloc %d", (int)CALL(cuMemAlloc)(&p, 4096));
+    printf(" end %d\n", (int)CALL(cuStreamEndCapture)(s, &graph));
+    MUST(CALL(cuStreamBeginCapture)(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(CALL(cuStreamDestroy)(s));
+    for (round = 0; round < 32; round++) {
+        MUST(CALL(cuMemAlloc)(&p, 8 << 20));
+        MUST(CALL(cuMemFree)(p));
+    }
+    return 0;
+}
+
 /* Contexts one after the other, each with as many allocations as its number. */
 static int contexts_in_turn(void)
 {
@@ -1216,6 +1246,7 @@ int main(int argc, char **argv)
     CASE(keeps)
     CASE(capture_per_thread)
     CASE(capture_ended_elsewhere)
+    CASE(capture_of_a_destroyed_stream)
     CASE(contexts_in_turn)
     CASE(contexts_with_memory)
     CASE(addresses_of_ended_contexts)

@@ -27,7 +27,8 @@ POOL = """cuMemGetAddressRange_v2 cuPointerGetAttribute cuPointerGetAttributes c
 cuMemGetHandleForAddressRange cuCtxSynchronize cuCtxSynchronize_v2 cuCtxSetCurrent cuCtxPushCurrent cuCtxPushCurrent_v2
 cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxAttach cuCtxDetach
 cuGetExportTable cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
-cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz""".split()
+cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
+cuStreamDestroy_v2""".split()
 
 
 def fail(text):
@@ -387,6 +388,14 @@ def a_capture_of_the_threads_stream_ends(program):
 def a_capture_goes_on_when_it_is_ended_elsewhere(program):
     plain = run([program, "capture_ended_elsewhere"], preload=False)
     same("answers", run([program, "capture_ended_elsewhere"], {"SMP_MODE": "pool"}).stdout, plain.stdout)
+
+
+def a_capture_ends_with_the_stream_that_it_began_on(program):
+    plain = run([program, "capture_of_a_destroyed_stream"], preload=False)
+    for settings in ({}, {"SMP_FREE": "deferred"}, {"SMP_ASYNC": "pool"}):
+        result, report = report_of([program, "capture_of_a_destroyed_stream"], "pool", **settings)
+        same(f"answers with {settings}", result.stdout, plain.stdout)
+        same(f"blocks of pools with {settings}", report["served_by_pools"], 33)
 
 
 def an_empty_driver_name_is_none(program):

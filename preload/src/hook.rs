@@ -262,6 +262,7 @@ hooks! {
         (stream: Handle, graph: usize) => order::capture_ends::<false>;
     CAPTURE_END_TWIN cuStreamEndCapture_ptsz = "cuStreamEndCapture" 10000 twin Pool
         (stream: Handle, graph: usize) => order::capture_ends::<true>;
+    STREAM_DESTROY cuStreamDestroy_v2 = "cuStreamDestroy" 4000 legacy Pool (stream: Handle) => order::stream_destroy;
 
     ADDRESS_RANGE cuMemGetAddressRange_v2 = "cuMemGetAddressRange" 3020 legacy Pool
         (base: *mut Pointer, size: *mut usize, at: Pointer) => range::address_range;
@@ -281,7 +282,6 @@ hooks! {
         (stream: Handle, event: Handle, flags: usize) => order::stream_wait::<false>;
     STREAM_WAIT_TWIN cuStreamWaitEvent_ptsz = "cuStreamWaitEvent" 7000 twin Order
         (stream: Handle, event: Handle, flags: usize) => order::stream_wait::<true>;
-    STREAM_DESTROY cuStreamDestroy_v2 = "cuStreamDestroy" 4000 legacy Order (stream: Handle) => order::stream_destroy;
     EVENT_RECORD cuEventRecord = "cuEventRecord" 2000 legacy Order
         (event: Handle, stream: Handle, none: usize) => order::event_record::<false>;
     EVENT_RECORD_TWIN cuEventRecord_ptsz = "cuEventRecord" 7000 twin Order

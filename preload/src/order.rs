@@ -288,7 +288,8 @@ pub unsafe fn event_destroy(real: unsafe fn(Handle) -> Code, event: Handle) -> C
     told(driver, |act| smp_core::event::destroy_by(EventId(event as u64), act))
 }
 
-/// `cuStreamDestroy_v2`: forgotten first, since another stream may get its handle.
+/// `cuStreamDestroy_v2`: forgotten first, since another stream may get its handle. A capture that began on the stream can be
+/// ended by nobody any more: it is over.
 ///
 /// # Safety
 /// As the driver's.
@@ -296,13 +297,21 @@ pub unsafe fn stream_destroy(real: unsafe fn(Handle) -> Code, stream: Handle) ->
     // SAFETY: the program's arguments.
     let driver = || unsafe { real(stream) };
     let Some(_inside) = entry::enter() else { return driver() };
-    if stream > 2
+    if stream <= 2 {
+        return driver();
+    }
+    if pool::watched()
         && let Some((place, on)) = seen(stream, false)
     {
         // One that the core has not seen has nothing to forget.
         let _ = smp_core::stream::release(place.device(), on);
     }
-    driver()
+    let context = (CAPTURING.load(Relaxed) > 0).then(|| context::of_stream(stream).map_or(0, |home| home.context));
+    let code = driver();
+    if let Some(context) = context.filter(|_| code == SUCCESS && !broken("capture-of-a-destroyed-stream")) {
+        capture_over(stream, context);
+    }
+    code
 }
 
 /// Waits for a stream with the driver's own call.
