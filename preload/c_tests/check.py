@@ -19,13 +19,13 @@ OUT = os.environ["SMP_TEST_OUT"]
 # The functions that are replaced in every mode but off: symbol -> the name, version and flags that mean it.
 MEMORY = """cuMemAlloc_v2 cuMemFree_v2 cuMemAllocPitch_v2 cuMemAllocManaged cuMemGetInfo_v2 cuMemAllocAsync
 cuMemAllocFromPoolAsync cuMemFreeAsync cuMemAllocHost_v2 cuMemHostAlloc cuMemFreeHost cuMemCreate cuMemRelease
-cuCtxDestroy cuCtxDestroy_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRelease
+cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRelease
 cuDevicePrimaryCtxRelease_v2 cuGetProcAddress cuGetProcAddress_v2""".split()
 TWINS = [name + "_ptsz" for name in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync")]
 # What only pool mode replaces besides.
 POOL = """cuMemGetAddressRange_v2 cuPointerGetAttribute cuPointerGetAttributes cuIpcGetMemHandle
 cuMemGetHandleForAddressRange cuCtxSynchronize cuCtxSynchronize_v2 cuCtxSetCurrent cuCtxPushCurrent cuCtxPushCurrent_v2
-cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxAttach cuCtxDetach
+cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxAttach
 cuGetExportTable cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
 cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
 cuStreamDestroy_v2""".split()

@@ -220,6 +220,18 @@ pub unsafe fn destroy(real: unsafe fn(Handle) -> Code, context: Handle) -> Code 
     end(context, ends, driver, || true)
 }
 
+/// `cuCtxDetach`: the context ends with the last share.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn detach(real: unsafe fn(Handle) -> Code, context: Handle) -> Code {
+    SURE.set(false);
+    // SAFETY: the program's arguments.
+    let driver = || unsafe { real(context) };
+    let Some(_inside) = entry::enter() else { return driver() };
+    end(context, Ends::Perhaps, driver, || with(context, || ()).is_none())
+}
+
 /// Whether a device's primary context exists.
 fn primary_active(device: i32) -> bool {
     let (mut flags, mut active) = (0, 0);

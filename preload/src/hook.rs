@@ -238,8 +238,7 @@ hooks! {
         (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
     CTX_ATTACH cuCtxAttach = "cuCtxAttach" 2000 legacy Pool
         (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
-    CTX_DETACH cuCtxDetach = "cuCtxDetach" 2000 legacy Pool
-        (a: usize, b: usize, c: usize, d: usize, e: usize) => context::changed;
+    CTX_DETACH cuCtxDetach = "cuCtxDetach" 2000 legacy Always (context: Handle) => context::detach;
     EXPORT_TABLE cuGetExportTable = "cuGetExportTable" 3000 legacy Pool
         (to: usize, name: usize) => context::private;
 
