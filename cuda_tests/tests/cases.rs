@@ -90,6 +90,13 @@ fn a_forked_child_is_refused() {
 }
 
 #[test]
+fn a_record_past_the_library_replaces_what_was_seen_where_it_is_told() {
+    for how in ["once", "untold", "told"] {
+        case(&["recorded-again", how], &[]);
+    }
+}
+
+#[test]
 fn a_recycled_stream_handle_is_another_stream_in_checked_mode() {
     case(&["recycled", "checked"], &[]);
     case(&["recycled", "believed"], &[]);

@@ -367,6 +367,41 @@ fn recycled(checked: bool) {
     }
 }
 
+/// An event that the library has seen recorded is recorded again past it. Told, what was seen is forgotten; not told, a wait is
+/// taken for one for the record that was seen.
+fn recorded_again(how: &str) {
+    driver::use_primary(0);
+    ok(driver::set_mode(LAZY, 0));
+    let device = open();
+    let pool = pool(device, Preset::Cuda);
+    let [first, second, third] = [(); 3].map(|()| {
+        let mut stream = 0;
+        ok(driver::stream_create(&mut stream, 1));
+        stream
+    });
+    let old = block(pool, StreamId(first));
+    let pointer = pool::pointer(old);
+    ok(driver::submit(first, 1));
+    pool::free_async(old, StreamId(first)).expect("a free");
+    let mut event = 0;
+    ok(driver::event_create(&mut event, 2));
+    event::record(device, EventId(event), StreamId(first)).expect("a record");
+    match how {
+        "untold" => ok(driver::event_record(event, third)),
+        "told" => {
+            ok(driver::event_record(event, third));
+            event::record_by(device, EventId(event), StreamId(third), Act::Noted).expect("a note");
+        }
+        _ => {}
+    }
+    stream::wait_event(device, StreamId(second), EventId(event)).expect("a wait");
+    let new = block(pool, StreamId(second));
+    match how {
+        "once" | "untold" => assert_eq!((reason(new), pool::pointer(new)), (Reason::Event, pointer)),
+        _ => assert_ne!(pool::pointer(new), pointer, "the free has not run, and the stream is not ordered after it"),
+    }
+}
+
 /// As [`recycled`], where it is the library that makes the new stream: it knows that it is new.
 fn recycled_by_the_library() {
     driver::use_primary(0);
@@ -671,6 +706,7 @@ fn main() {
         "capturing" => capturing(),
         "forked" => forked(),
         "recycled" => recycled(argument == "checked"),
+        "recorded-again" => recorded_again(argument),
         "recycled-by-the-library" => recycled_by_the_library(),
         "default-streams" => default_streams(),
         "nothing-to-wait-for" => nothing_to_wait_for(argument),
