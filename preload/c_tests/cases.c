@@ -994,6 +994,8 @@ static void answers(const char *what, CUdeviceptr p, CUdeviceptr other)
 {
     CUcontext context = (CUcontext)1, current;
     unsigned long long block = 0, others = 0;
+    CUpointer_attribute mapping = CU_POINTER_ATTRIBUTE_MAPPING_SIZE;
+    void *to = &block;
     size_t size = 0;
     MUST(CALL(cuCtxGetCurrent)(&current));
     printf("%s: context %d", what, (int)CALL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p));
@@ -1001,6 +1003,11 @@ static void answers(const char *what, CUdeviceptr p, CUdeviceptr other)
     printf(" memory %d", (int)CALL(cuPointerGetAttribute)(&block, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, p));
     MUST(CALL(cuPointerGetAttribute)(&others, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, other));
     printf(" its own %d", block != others);
+    block = 1;
+    printf(" mapping %d %d", (int)CALL(cuPointerGetAttribute)(&block, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, p),
+           (int)CALL(cuPointerGetAttribute)(&block, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, p));
+    MUST(CALL(cuPointerGetAttributes)(1, &mapping, &to, p));
+    printf(" %llu", block);
     printf(" range %d", (int)CALL(cuMemGetAddressRange)(0, &size, p));
     printf(" of bytes %d\n", size > 0);
 }

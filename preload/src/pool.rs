@@ -1091,6 +1091,8 @@ pub struct Found {
     pub number: u64,
     /// It has a page of its own, which begins where it does.
     pub own_page: bool,
+    /// It lies in no page, but where a pool has mapped memory or has a block of the driver's pool.
+    pub mapped: bool,
     /// The driver's pool that it would have come from, 0 for plain memory.
     pub of_pool: Handle,
     /// The context that it goes with, 0 for stream-ordered memory.
@@ -1112,7 +1114,7 @@ pub fn find(at: Pointer) -> Option<Result<Found, ()>> {
     let context = if block.kind.ordered() { 0 } else { block.context };
     // What was asked for with size 0 has an address all the same.
     let bytes = if info.requested == 0 { info.block_size } else { info.requested };
-    Some(Ok(Found { base, bytes, number: id.0, own_page, of_pool, context }))
+    Some(Ok(Found { base, bytes, number: id.0, own_page, mapped: page_bytes == 0, of_pool, context }))
 }
 
 /// Bytes of a device's pages that no block holds.

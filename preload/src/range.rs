@@ -22,6 +22,8 @@ const RANGE_SIZE: i32 = 12;
 const IPC_CAPABLE: i32 = 10;
 /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: a pool of the driver's.
 const POOL: i32 = 17;
+/// `CU_POINTER_ATTRIBUTE_MAPPING_SIZE` and `CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR`: 64 bits each, of memory that is mapped.
+const MAPPING: std::ops::RangeInclusive<i32> = 18..=19;
 
 /// `cuMemGetAddressRange_v2`.
 ///
@@ -73,6 +75,7 @@ unsafe fn overwrite(to: *mut c_void, attribute: i32, found: &Found) {
             RANGE_START => to.cast::<Pointer>().write(found.base),
             RANGE_SIZE => to.cast::<usize>().write(found.bytes as usize),
             POOL => to.cast::<Handle>().write(found.of_pool),
+            attribute if found.mapped && MAPPING.contains(&attribute) => to.cast::<u64>().write(0),
             IPC_CAPABLE if !found.own_page => to.cast::<u8>().write(0),
             _ => {}
         }
@@ -96,6 +99,8 @@ pub unsafe fn attribute(
         None => driver(at),
         Some(Err(())) if !broken("range") => driver(NOWHERE),
         Some(Err(())) => driver(at),
+        // The mapping is the pool's, and the program has made none.
+        Some(Ok(found)) if found.mapped && MAPPING.contains(&attribute) && !broken("range") => driver(NOWHERE),
         Some(Ok(found)) => {
             let code = driver(at);
             if code == SUCCESS {
