@@ -995,6 +995,8 @@ static void answers(const char *what, CUdeviceptr p, CUdeviceptr other)
     CUcontext context = (CUcontext)1, current;
     unsigned long long block = 0, others = 0;
     CUpointer_attribute mapping = CU_POINTER_ATTRIBUTE_MAPPING_SIZE;
+    CUmemGenericAllocationHandle handle;
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READ};
     void *to = &block;
     size_t size = 0;
     MUST(CALL(cuCtxGetCurrent)(&current));
@@ -1008,6 +1010,11 @@ static void answers(const char *what, CUdeviceptr p, CUdeviceptr other)
            (int)CALL(cuPointerGetAttribute)(&block, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, p));
     MUST(CALL(cuPointerGetAttributes)(1, &mapping, &to, p));
     printf(" %llu", block);
+    /* What is on a mapping of the program's own. */
+    printf(" retain %d", (int)CALL(cuMemRetainAllocationHandle)(&handle, (void *)p));
+    printf(" access %d", (int)CALL(cuMemGetAccess)(&others, &access.location, p));
+    printf(" give %d", (int)CALL(cuMemSetAccess)(p & ~(CUdeviceptr)0x1fffff, 2 << 20, &access, 1));
+    printf(" unmap %d", (int)CALL(cuMemUnmap)(p & ~(CUdeviceptr)0x1fffff, 2 << 20));
     printf(" range %d", (int)CALL(cuMemGetAddressRange)(0, &size, p));
     printf(" of bytes %d\n", size > 0);
 }

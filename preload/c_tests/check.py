@@ -28,7 +28,7 @@ cuMemGetHandleForAddressRange cuCtxSynchronize cuCtxSynchronize_v2 cuCtxSetCurre
 cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxAttach
 cuGetExportTable cuStreamBeginCapture cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
 cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
-cuStreamDestroy_v2""".split()
+cuStreamDestroy_v2 cuMemRetainAllocationHandle cuMemGetAccess cuMemSetAccess cuMemUnmap""".split()
 
 
 def fail(text):

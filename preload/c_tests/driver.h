@@ -27,7 +27,8 @@
     F(cuCtxCreate) F(cuCtxDestroy) F(cuDevicePrimaryCtxReset) F(cuDriverGetVersion) F(cuMemAllocPitch)                 \
     F(cuPointerGetAttributes) F(cuIpcGetMemHandle) F(cuStreamBeginCapture) F(cuStreamEndCapture)                       \
     F(cuGraphInstantiate) F(cuGraphLaunch) F(cuGraphExecDestroy) F(cuGraphDestroy) F(cuStreamIsCapturing)              \
-    F(cuThreadExchangeStreamCaptureMode) F(cuMemAllocManaged)
+    F(cuThreadExchangeStreamCaptureMode) F(cuMemAllocManaged)                                                          \
+    F(cuMemRetainAllocationHandle) F(cuMemGetAccess) F(cuMemSetAccess) F(cuMemUnmap)
 
 #define NAME_(x) #x
 #define NAME(x) NAME_(x) /* of the symbol that the header means: cuMemAlloc is cuMemAlloc_v2 */

@@ -273,6 +273,14 @@ hooks! {
     RANGE_HANDLE cuMemGetHandleForAddressRange = "cuMemGetHandleForAddressRange" 11070 legacy Pool
         (to: *mut c_void, at: Pointer, bytes: usize, kind: u32, flags: u64) => range::range_handle;
 
+    RETAIN cuMemRetainAllocationHandle = "cuMemRetainAllocationHandle" 11000 legacy Pool
+        (to: *mut u64, at: Pointer) => range::retain;
+    GET_ACCESS cuMemGetAccess = "cuMemGetAccess" 10020 legacy Pool
+        (to: *mut u64, location: *const c_void, at: Pointer) => range::get_access;
+    SET_ACCESS cuMemSetAccess = "cuMemSetAccess" 10020 legacy Pool
+        (at: Pointer, bytes: usize, list: *const c_void, count: usize) => range::set_access;
+    UNMAP cuMemUnmap = "cuMemUnmap" 10020 legacy Pool (at: Pointer, bytes: usize) => range::unmap;
+
     STREAM_SYNCHRONIZE cuStreamSynchronize = "cuStreamSynchronize" 2000 legacy Order
         (stream: Handle) => order::stream_synchronize::<false>;
     STREAM_SYNCHRONIZE_TWIN cuStreamSynchronize_ptsz = "cuStreamSynchronize" 7000 twin Order

@@ -188,3 +188,60 @@ pub unsafe fn range_handle(
         _ => driver(),
     }
 }
+
+/// A call on a mapping: the driver's, but of those that pools have made it is not told; the program has made none there.
+fn of_a_mapping(at: Pointer, driver: impl Fn(Pointer) -> Code) -> Code {
+    let Some(_inside) = entry::enter() else { return driver(at) };
+    match pool::find(at).filter(|_| !broken("range")) {
+        Some(Ok(found)) if !found.mapped => driver(at),
+        Some(_) => driver(NOWHERE),
+        None => driver(at),
+    }
+}
+
+/// `cuMemRetainAllocationHandle`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn retain(real: unsafe fn(*mut u64, Pointer) -> Code, to: *mut u64, at: Pointer) -> Code {
+    // SAFETY: the program's arguments.
+    of_a_mapping(at, |at| unsafe { real(to, at) })
+}
+
+/// `cuMemGetAccess`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn get_access(
+    real: unsafe fn(*mut u64, *const c_void, Pointer) -> Code,
+    to: *mut u64,
+    location: *const c_void,
+    at: Pointer,
+) -> Code {
+    // SAFETY: the program's arguments.
+    of_a_mapping(at, |at| unsafe { real(to, location, at) })
+}
+
+/// `cuMemSetAccess`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn set_access(
+    real: unsafe fn(Pointer, usize, *const c_void, usize) -> Code,
+    at: Pointer,
+    bytes: usize,
+    list: *const c_void,
+    count: usize,
+) -> Code {
+    // SAFETY: the program's arguments.
+    of_a_mapping(at, |at| unsafe { real(at, bytes, list, count) })
+}
+
+/// `cuMemUnmap`.
+///
+/// # Safety
+/// As the driver's.
+pub unsafe fn unmap(real: unsafe fn(Pointer, usize) -> Code, at: Pointer, bytes: usize) -> Code {
+    // SAFETY: the program's arguments.
+    of_a_mapping(at, |at| unsafe { real(at, bytes) })
+}
