@@ -245,7 +245,7 @@ def memory_goes_with_its_context(program, mode):
 def a_context_is_another_when_its_handle_comes_back(program, mode):
     """What was known of a context is struck out before another thread can make one by its handle."""
     for settings in ({}, {"SMP_FREE": "deferred"}, {"SMP_POOLS": "mapped(range_size=256MiB)"}) if mode == "pool" else ({},):
-        _, report = report_of([program, "contexts_of_threads"], mode, **settings)
+        _, report = report_of([program, "contexts_of_threads"], mode, SIMCUDA_CONTEXTS_AGAIN="1", **settings)
         same(f"blocks left with {settings}", report["devices"][0]["blocks"], 0)
         same(f"bytes left with {settings}", report["devices"][0]["current"], 0)
         same(f"frees of what was not known with {settings}", report["foreign_frees"], 0)

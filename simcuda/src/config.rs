@@ -48,6 +48,8 @@ pub struct Config {
     pub log: Option<String>,
     /// Whether the devices have memory pools (attribute 115).
     pub pools: bool,
+    /// Whether the handle of an ended context is the next to be given out again.
+    pub contexts_again: bool,
 }
 
 impl Default for Config {
@@ -62,6 +64,7 @@ impl Default for Config {
             faults: Vec::new(),
             log: None,
             pools: true,
+            contexts_again: false,
         }
     }
 }
@@ -134,6 +137,7 @@ impl Config {
         config.driver_version =
             number("SIMCUDA_DRIVER_VERSION", 1, 99_999)?.map_or(config.driver_version, |n| n as i32);
         config.pools = number("SIMCUDA_POOLS", 0, 1)?.map_or(config.pools, |n| n == 1);
+        config.contexts_again = number("SIMCUDA_CONTEXTS_AGAIN", 0, 1)?.map_or(config.contexts_again, |n| n == 1);
         if let Some(text) = get("SIMCUDA_MEMORY") {
             config.memory = parse_bytes(&text).map_err(|why| bad("SIMCUDA_MEMORY", why))?;
         }
@@ -167,8 +171,10 @@ mod tests {
             ("SIMCUDA_MISSING", "cuMemCreate, cuMemMap"),
             ("SIMCUDA_FAIL", "cuMemAlloc_v2:2:2,cuEventRecord:5+:719"),
             ("SIMCUDA_POOLS", "0"),
+            ("SIMCUDA_CONTEXTS_AGAIN", "1"),
         ])
         .unwrap();
+        assert!(config.contexts_again);
         assert_eq!((config.mode, config.seed, config.devices), (Mode::Adversarial, 7, 3));
         assert_eq!((config.memory, config.driver_version, config.pools), (64 << 20, 11020, false));
         assert_eq!(config.missing, ["cuMemCreate", "cuMemMap"]);

@@ -200,7 +200,7 @@ impl State {
     pub fn end_context(&mut self, handle: u64) {
         let Some(context) = self.contexts.remove(&handle) else { return };
         // A primary context's stays its own.
-        if self.devices.iter().all(|device| device.primary != Some(handle)) {
+        if self.config.contexts_again && self.devices.iter().all(|device| device.primary != Some(handle)) {
             self.spare_contexts.push(handle);
         }
         for &id in &context.streams {

@@ -75,7 +75,9 @@ entries! {
         c.machine.end_context(context);
         c.stack(|stack| if stack.last() == Some(&context) { stack.pop(); });
         // As after any call, another thread may come first: here it may get the handle.
-        std::thread::sleep(std::time::Duration::from_micros(100));
+        if c.machine.lock().config.contexts_again {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
         Ok(())
     }
     "cuCtxAttach" 2000 cuCtxAttach => (c, to: Out<Handle>, flags: u32) {
