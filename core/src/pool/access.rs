@@ -13,10 +13,11 @@ use super::page::page;
 use super::registry::POOLS;
 use super::slow::Slow;
 use super::state::Device;
-use crate::error::{Error, Result, Status};
+use crate::error::Result;
 use crate::handle::{self, AllocationId, DeviceId, PoolId, StreamId};
 use crate::order::{At, Clock, Point, Points, StreamRef};
 use crate::rules;
+use crate::runtime::native;
 use crate::slab::SlotMap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -121,10 +122,7 @@ pub fn note(device: DeviceId, ptr: u64, size: u64, stream: StreamId, kind: Acces
     let _noting = home.as_ref().map(|pool| pool.accesses.noting.lock());
     let seq = if device.order.opaque {
         // What the access is part of may not have reached the driver yet: no barrier is believed on its account.
-        let mut state = STREAMS.at(stream.slot()).state.lock();
-        if state.released || !STREAMS.at(stream.slot()).is(device.uid, stream) {
-            return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
-        }
+        let mut state = native::live(&device, stream)?;
         device.order.submit(&STREAMS, &mut state, 1, Points::default(), None)
     } else {
         crate::runtime::submit_work(&device, stream, 1, Points::default(), None)?

@@ -799,8 +799,7 @@ impl Request<'_> {
                 }
             }
             let what = self.describe();
-            let help = self.lack.filter(|_| self.refused).map(Lack::help);
-            let what = what.sentence(help, device.options.page_granularity);
+            let what = what.sentence(self.lack.map(Lack::help), device.options.page_granularity);
             if let Some(cuda) = device.cuda()
                 && self.refusal != 0
             {
@@ -840,12 +839,7 @@ impl Request<'_> {
         }
         let Some(stream) = self.stream else { return Ok(Clock::default()) };
         let order = &slow.device.order;
-        let uid = slow.device.uid;
-        let state = slow.state(stream.slot());
-        if state.released || !STREAMS.at(stream.slot()).is(uid, stream) {
-            return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
-        }
-        Ok(order.now(&STREAMS, state).clock)
+        Ok(order.now(&STREAMS, slow.live(stream)?).clock)
     }
 
     /// Steps 1 to 6 for one entry.

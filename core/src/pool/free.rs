@@ -733,16 +733,10 @@ fn free_placed(pool: &Arc<Pool>, allocation: AllocationId, stream: Option<Stream
         let index = lock_live(&mut slow, allocation)?;
         let b = block(index);
         if let Some(stream) = stream {
-            let uid = device.uid;
-            let state = slow.state(stream.slot());
-            if state.released || !STREAMS.at(stream.slot()).is(uid, stream) {
-                return Err(Error::new(Status::Destroyed, "the stream was destroyed during the call"));
-            }
+            slow.live(stream)?;
         }
         // A trace that another thread starts begins another one.
-        if let Some(timeline) = timeline
-            && (!STREAMS.at(timeline.slot()).is(device.uid, timeline) || slow.state(timeline.slot()).released)
-        {
+        if timeline.is_some_and(|timeline| slow.live(timeline).is_err()) {
             drop(slow);
             return free_placed(pool, allocation, stream, observed);
         }

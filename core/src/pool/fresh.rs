@@ -62,6 +62,12 @@ impl Request<'_> {
         }
     }
 
+    /// The device has no memory to give for want of something else.
+    pub(super) fn note_lack(&mut self, lack: Lack) {
+        self.refused = true;
+        self.lack = Some(lack);
+    }
+
     /// Step 7 for one entry.
     pub(super) fn fresh_page(&mut self, e: usize) -> Result<Option<AllocDone>> {
         let pool = self.pool;
@@ -111,8 +117,7 @@ impl Request<'_> {
             let taken = device.granted.lock().addresses.take(bytes);
             let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
-                self.refused = true;
-                self.lack = Some(Lack::Addresses);
+                self.note_lack(Lack::Addresses);
                 return Ok(None);
             };
             // The quota is taken before the device is asked.

@@ -10,9 +10,10 @@ use super::classes::class_of;
 use super::state::{Device, Pool, PoolShared};
 use crate::checks::{SlowGuard, SlowMutex};
 use crate::device_source::{Grant, PageSource};
+use crate::error::Result;
 use crate::few::Few;
 use crate::order::{self, At, StreamRef};
-use crate::runtime::native::NativeStream;
+use crate::runtime::native::{self, NativeStream};
 use crate::slab::SlotMap;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -208,6 +209,16 @@ impl<'a> Slow<'a> {
             return self.find(slot);
         }
         self.first[at].as_mut().expect("a slot that is named is locked")
+    }
+
+    /// The same for a stream that the call has found a moment ago.
+    ///
+    /// # Errors
+    /// As [`native::live`].
+    pub(crate) fn live(&mut self, stream: StreamRef) -> Result<&mut StreamState> {
+        let device = self.device;
+        let state = self.state(stream.slot());
+        if native::is_live(device, stream, state) { Ok(state) } else { Err(native::destroyed()) }
     }
 
     /// Where a slot is mostly, if it is one of the first.
@@ -665,7 +676,6 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// One that was put in place of its thread in the midst of a call, say.
     #[test]
     fn where_one_thread_makes_all_calls_none_comes_to_less_since_a_thread_of_another_device_has_a_stream_locked() {
         const SIZE: u64 = 1 << 10;
@@ -698,6 +708,7 @@ mod tests {
         pool::check_invariants(pool).unwrap();
     }
 
+    /// One that was put in place of its thread in the midst of a call, say.
     #[test]
     fn a_stream_that_is_kept_locked_is_waited_for_only_if_the_others_have_nothing() {
         const PAGE: u64 = 1 << 16;

@@ -197,11 +197,7 @@ pub(crate) fn handle_of(device: &Device, stream: StreamRef) -> StreamId {
     if stream == device.order.legacy {
         return StreamId(0);
     }
-    let record = STREAMS.at(stream.slot());
-    let state = record.state.lock();
-    if !record.is(device.uid, stream) || !state.live {
-        return StreamId(0);
-    }
+    let Ok(state) = native::live(device, stream) else { return StreamId(0) };
     if let Some(handle) = native::handle_of(device, state.attach.native.raw) {
         return handle;
     }
@@ -298,7 +294,6 @@ pub(crate) fn submit_agreed(
     agree: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
     let order = &device.order;
-    let destroyed = || Error::new(Status::Destroyed, "the stream was destroyed during the call");
     let first = if stream == order.legacy && !rules::off(rules::LEGACY) {
         let barrier = order.begin_barrier(&STREAMS, count, deps);
         let first = barrier.first;
@@ -306,11 +301,7 @@ pub(crate) fn submit_agreed(
         order.publish_barrier(&STREAMS, barrier, count, after);
         first
     } else {
-        let record = STREAMS.at(stream.slot());
-        let mut state = record.state.lock();
-        if state.released || !record.is(device.uid, stream) {
-            return Err(destroyed());
-        }
+        let mut state = native::live(device, stream)?;
         if deps.is_empty() && after.is_none() {
             let unseen = order.opaque && order.follows_barrier_after(&state, 0);
             let first = order.submit(&STREAMS, &mut state, count, deps, after);
@@ -330,10 +321,7 @@ pub(crate) fn submit_agreed(
             drop(state);
             let barrier = order.last_barrier();
             agree()?;
-            let mut state = record.state.lock();
-            if state.released || !record.is(device.uid, stream) {
-                return Err(destroyed());
-            }
+            let mut state = native::live(device, stream)?;
             // What the legacy stream was given meanwhile may have come after what the driver was asked for.
             let unseen = order.opaque && order.follows_barrier_after(&state, barrier);
             let first = order.submit(&STREAMS, &mut state, count, deps, after);

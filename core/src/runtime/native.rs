@@ -12,7 +12,7 @@ use crate::error::{Error, Result, Status};
 use crate::handle::{self, StreamId};
 use crate::leaf::{Leaf, RawLeaf};
 use crate::order::{self, Stream, StreamRef};
-use crate::pool::caches::{Caches, STREAMS, StreamGuard};
+use crate::pool::caches::{Caches, STREAMS, StreamGuard, StreamState};
 use crate::pool::observer::Event;
 use crate::pool::state::Device;
 use std::collections::VecDeque;
@@ -231,12 +231,21 @@ pub(crate) fn raw(device: &Device, stream: StreamRef) -> Result<u64> {
 /// # Errors
 /// DESTROYED: another thread has destroyed it since. What stands for its name is no stream's then, or another's.
 pub(crate) fn live(device: &Device, stream: StreamRef) -> Result<StreamGuard> {
-    let record = STREAMS.at(stream.slot());
-    let state = record.state.lock();
-    match state.live && record.is(device.uid, stream) {
+    let state = STREAMS.at(stream.slot()).state.lock();
+    match is_live(device, stream, &state) {
         true => Ok(state),
-        false => Err(Error::new(Status::Destroyed, "the stream was destroyed during the call")),
+        false => Err(destroyed()),
     }
+}
+
+/// Whether this is still the state of that stream, and nobody has destroyed it.
+pub(crate) fn is_live(device: &Device, stream: StreamRef, state: &StreamState) -> bool {
+    state.live && STREAMS.at(stream.slot()).is(device.uid, stream)
+}
+
+#[cold]
+pub(crate) fn destroyed() -> Error {
+    Error::new(Status::Destroyed, "the stream was destroyed during the call")
 }
 
 /// The stream a `CUstream` names on a CUDA device; adopted if it is new.

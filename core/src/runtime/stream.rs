@@ -217,9 +217,8 @@ pub(super) fn mark_end(device: &Device, stream: StreamRef) {
     }
     let pools = device.pools.lock().clone();
     let uses = pools.iter().any(|pool| pool.users.lock().values().any(|users| users.contains(&stream)));
-    let record = STREAMS.at(stream.slot());
-    let mut state = record.state.lock();
-    if uses && !state.released && record.is(device.uid, stream) {
+    let mut state = STREAMS.at(stream.slot()).state.lock();
+    if uses && native::is_live(device, stream, &state) {
         device.order.mark(&STREAMS, &mut state);
     }
 }
@@ -228,9 +227,8 @@ pub(super) fn mark_end(device: &Device, stream: StreamRef) {
 pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()> {
     let _serial = device.enter();
     let mut slow = Slow::lock(device);
-    let uid = device.uid;
     let state = slow.state(stream.slot());
-    if !state.live || !STREAMS.at(stream.slot()).is(uid, stream) {
+    if !native::is_live(device, stream, state) {
         return Err(Error::new(Status::Destroyed, "the stream has been destroyed"));
     }
     device.tell(&Event::StreamRelease { id: stream.id() });
@@ -242,7 +240,7 @@ pub(crate) fn release_ref(device: &Arc<Device>, stream: StreamRef) -> Result<()>
         device.adopted.write().remove(&raw);
     }
     release::forget_if_done(&mut slow, stream);
-    if STREAMS.at(stream.slot()).is(uid, stream) {
+    if STREAMS.at(stream.slot()).is(device.uid, stream) {
         device.ended.lock().push_back(stream);
     }
     drop(slow);

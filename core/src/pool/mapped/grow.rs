@@ -74,8 +74,7 @@ impl Request<'_> {
                 }
             }
             if self.need.div_ceil(size) > MOST_CHUNKS {
-                self.refused = true;
-                self.lack = Some(Lack::Chunks);
+                self.note_lack(Lack::Chunks);
                 return Ok(None);
             }
             let mut shared = pool.shared.lock();
@@ -257,8 +256,7 @@ impl Request<'_> {
         let pool = self.pool;
         let device = &*pool.device;
         if bytes > MAX_PAGE {
-            self.refused = true;
-            self.lack = Some(Lack::Chunks);
+            self.note_lack(Lack::Chunks);
             return Ok(false);
         }
         let (taken, index) = {
@@ -267,8 +265,7 @@ impl Request<'_> {
             let taken = device.granted.lock().addresses.take(bytes);
             let Some(taken) = taken else {
                 pool.shared.lock().stock.give(index);
-                self.refused = true;
-                self.lack = Some(Lack::Addresses);
+                self.note_lack(Lack::Addresses);
                 return Ok(false);
             };
             drop(slow);
@@ -295,7 +292,7 @@ impl Request<'_> {
             }
             Err(refused) => {
                 self.note_refusal(refused);
-                self.lack = Some(Lack::DriverAddresses);
+                self.note_lack(Lack::DriverAddresses);
                 None
             }
         };
