@@ -300,14 +300,10 @@ fn drop_page(page: &Page) {
     books.discharge(page.bytes);
 }
 
-/// The page an address lies in, if it is one of ours: its start and its bytes.
-fn page_at(at: Pointer) -> Option<(u64, u64)> {
+/// The page an address lies in, if it is one of ours, and its start.
+fn page_at(at: Pointer) -> Option<(u64, Page)> {
     let pages = PAGES.read().unwrap_or_else(PoisonError::into_inner);
-    pages
-        .range(..=at)
-        .next_back()
-        .map(|(start, page)| (*start, page.bytes))
-        .filter(|(start, bytes)| at - start < *bytes)
+    pages.range(..=at).next_back().map(|(&start, &page)| (start, page)).filter(|(start, page)| at - start < page.bytes)
 }
 
 /// Whether an address lies in a page of ours: the driver must never be asked to free it.
@@ -317,10 +313,11 @@ pub fn owns(at: Pointer) -> bool {
 
 /// The context whose pool has an address.
 pub fn context_of(at: Pointer) -> Option<Handle> {
-    if let Some((start, _)) = page_at(at) {
-        return PAGES.read().unwrap_or_else(PoisonError::into_inner).get(&start).map(|page| page.home.context);
-    }
-    range_at(at)
+    of_page_or_range(page_at(at), at)
+}
+
+fn of_page_or_range(page: Option<(u64, Page)>, at: Pointer) -> Option<Handle> {
+    page.map(|(_, page)| page.home.context).or_else(|| range_at(at))
 }
 
 /// The context whose pool has an address outside of all pages, as pools of the program's choice may: in addresses reserved to
@@ -1101,20 +1098,20 @@ pub struct Found {
 
 /// What an address of ours is; `Err(())`: in a page of ours, but no live block's.
 pub fn find(at: Pointer) -> Option<Result<Found, ()>> {
-    let (page, page_bytes) = page_at(at).unwrap_or_default();
+    let page = page_at(at);
     // In the pools of its owner only: those of a context that is ending may still tell of what lay there.
-    let place = known(context_of(at)?);
+    let place = known(of_page_or_range(page, at)?);
     let Some((id, offset)) = place.and_then(|place| pool::find(place.device, at).ok()) else { return Some(Err(())) };
     let base = at - offset;
     let Ok(info) = pool::info(id) else { return Some(Err(())) };
     // A block in limbo is live for its pool, and none for the program.
     let Some(block) = ledger::at(base) else { return Some(Err(())) };
-    let own_page = base == page && info.block_size == page_bytes;
+    let own_page = page.is_some_and(|(start, page)| base == start && info.block_size == page.bytes);
     let of_pool = known(block.context).filter(|_| block.kind.ordered()).map_or(0, |place| place.instead_of);
     let context = if block.kind.ordered() { 0 } else { block.context };
     // What was asked for with size 0 has an address all the same.
     let bytes = if info.requested == 0 { info.block_size } else { info.requested };
-    Some(Ok(Found { base, bytes, number: id.0, own_page, mapped: page_bytes == 0, of_pool, context }))
+    Some(Ok(Found { base, bytes, number: id.0, own_page, mapped: page.is_none(), of_pool, context }))
 }
 
 /// Bytes of a device's pages that no block holds.
