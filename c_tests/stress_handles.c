@@ -31,10 +31,7 @@ struct worker {
 
 static uint64_t draw(struct worker *me, uint64_t below)
 {
-    me->random ^= me->random << 13;
-    me->random ^= me->random >> 7;
-    me->random ^= me->random << 17;
-    return (me->random >> 11) % below;
+    return (test_random(&me->random) >> 11) % below;
 }
 
 static void *look(void **place)

@@ -20,14 +20,6 @@ struct worker {
     uint64_t random, faults, destroyed, out_of_memory;
 };
 
-static uint64_t next_random(struct worker *me)
-{
-    me->random ^= me->random << 13;
-    me->random ^= me->random >> 7;
-    me->random ^= me->random << 17;
-    return me->random;
-}
-
 static smp_pool new_pool(void)
 {
     /* The memory is for five of these pages, so that allocations ask for what the other pools keep. */
@@ -79,15 +71,15 @@ static void *work(void *argument)
         return NULL;
     }
     for (i = 0; i < rounds; ++i) {
-        uint64_t dice = next_random(me) % 64, which = next_random(me) % POOLS;
+        uint64_t dice = test_random(&me->random) % 64, which = test_random(&me->random) % POOLS;
         if (dice < 30) {
             smp_allocation block = NULL;
-            expect(me, smp_alloc_async(pool_at(which), next_random(me) % 200000, stream, &block), "an allocation");
+            expect(me, smp_alloc_async(pool_at(which), test_random(&me->random) % 200000, stream, &block), "an allocation");
             if (block != NULL)
                 held[count++] = block;
         } else if (dice < 55) {
             if (count > 0) {
-                int at = (int)(next_random(me) % (uint64_t)count);
+                int at = (int)(test_random(&me->random) % (uint64_t)count);
                 smp_allocation block = held[at];
                 held[at] = held[--count];
                 must_free(me, block, stream);

@@ -42,14 +42,6 @@ static struct mailbox mailbox;
 static int threads = 8;
 static uint64_t rounds = 20000; /* per thread */
 
-static uint64_t next_random(struct worker *me)
-{
-    me->random ^= me->random << 13;
-    me->random ^= me->random >> 7;
-    me->random ^= me->random << 17;
-    return me->random;
-}
-
 /* Of a thread's streams some are non-blocking and some lazy: there frees stay pending until somebody synchronises. */
 static uint32_t flags_of(int which)
 {
@@ -143,12 +135,12 @@ static void short_lived_pool(struct worker *me, smp_stream stream)
     smp_pool pool = NULL;
     smp_allocation a = NULL;
     smp_pool_stats stats = SMP_POOL_STATS_INIT;
-    smp_status status = smp_pool_create_from_spec(device, specs[next_random(me) % 4], &pool);
+    smp_status status = smp_pool_create_from_spec(device, specs[test_random(&me->random) % 4], &pool);
     if (status != SMP_SUCCESS) {
         fault(me, "smp_pool_create_from_spec", status);
         return;
     }
-    status = smp_alloc_async(pool, next_random(me) % 10000 + 1, stream, &a);
+    status = smp_alloc_async(pool, test_random(&me->random) % 10000 + 1, stream, &a);
     if (status != SMP_SUCCESS && status != SMP_ERROR_OUT_OF_MEMORY)
         fault(me, "smp_alloc_async from a short-lived pool", status);
     DO(smp_pool_get_stats(pool, &stats));
@@ -172,21 +164,21 @@ static void *work(void *argument)
         DO(smp_stream_create(device, flags_of(i), &streams[i]));
     }
     for (round = 0; round < rounds; ++round) {
-        uint64_t dice = next_random(me) % 1000;
-        int which = (int)(next_random(me) % STREAMS);
+        uint64_t dice = test_random(&me->random) % 1000;
+        int which = (int)(test_random(&me->random) % STREAMS);
         smp_stream stream = streams[which];
-        struct parcel *p = &held[next_random(me) % HELD];
+        struct parcel *p = &held[test_random(&me->random) % HELD];
         if (dice < 800) {
             if (p->allocation == NULL) {
                 smp_status status;
-                p->size = next_random(me) % 32 == 0 ? next_random(me) % 200000 + 16 : next_random(me) % 2000 + 16;
+                p->size = test_random(&me->random) % 32 == 0 ? test_random(&me->random) % 200000 + 16 : test_random(&me->random) % 2000 + 16;
                 status = smp_alloc_async(shared, p->size, stream, &p->allocation);
                 if (status == SMP_SUCCESS) {
                     ++me->allocs;
                     p->stamp = ++stamp;
                     put_stamp(p);
-                    if (next_random(me) % 16 == 0)
-                        DO(smp_allocation_add_user(p->allocation, streams[next_random(me) % STREAMS]));
+                    if (test_random(&me->random) % 16 == 0)
+                        DO(smp_allocation_add_user(p->allocation, streams[test_random(&me->random) % STREAMS]));
                 } else {
                     ++me->failures;
                     fault(me, "smp_alloc_async", status);
@@ -202,8 +194,8 @@ static void *work(void *argument)
             smp_event e = NULL;
             DO(smp_event_create(device, 0, &e));
             DO(smp_event_record(device, e, stream));
-            DO(smp_stream_wait_event(device, streams[next_random(me) % STREAMS], e));
-            if (next_random(me) % 4 == 0)
+            DO(smp_stream_wait_event(device, streams[test_random(&me->random) % STREAMS], e));
+            if (test_random(&me->random) % 4 == 0)
                 DO(smp_event_synchronize(e));
             DO(smp_event_destroy(e));
         } else if (dice < 950) {
@@ -211,7 +203,7 @@ static void *work(void *argument)
         } else if (dice < 953) {
             DO(smp_device_synchronize(device));
         } else if (dice < 965) {
-            DO(smp_pool_trim_to(shared, next_random(me) % 2 == 0 ? 0 : UINT64_C(1) << 22));
+            DO(smp_pool_trim_to(shared, test_random(&me->random) % 2 == 0 ? 0 : UINT64_C(1) << 22));
         } else if (dice < 975) {
             short_lived_pool(me, stream);
         } else if (dice < 985) {
@@ -229,7 +221,7 @@ static void *work(void *argument)
                     fault(me, "smp_allocation_find found another block", SMP_SUCCESS);
             }
         } else {
-            DO(smp_pool_set_attribute(shared, 1 + (uint32_t)(next_random(me) % 3), next_random(me) % 2));
+            DO(smp_pool_set_attribute(shared, 1 + (uint32_t)(test_random(&me->random) % 3), test_random(&me->random) % 2));
         }
     }
     for (i = 0; i < HELD; ++i)

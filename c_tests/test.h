@@ -47,6 +47,15 @@ static inline void test_abandon(void)
 }
 #endif
 
+/* The next of a sequence of numbers that is the same in each run; `*state` is not 0. */
+static inline uint64_t test_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
 static inline void test_note(int holds, const char *file, int line, const char *what)
 {
     ++test_checks;

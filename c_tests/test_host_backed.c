@@ -20,14 +20,6 @@ struct slot {
 static uint64_t state;
 static unsigned char there[3000000];
 
-static uint64_t next_random(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
 static int intact(const struct slot *s, smp_stream stream)
 {
     uint64_t i;
@@ -73,10 +65,10 @@ static void patterns_stay_intact_in(const char *spec, uint64_t largest)
     for (i = 0; i < 4; ++i)
         streams[i] = new_stream(device);
     for (i = 0; i < rounds; ++i) {
-        struct slot *s = &slots[next_random() % LIVE];
-        smp_stream stream = streams[next_random() % 4];
+        struct slot *s = &slots[test_random(&state) % LIVE];
+        smp_stream stream = streams[test_random(&state) % 4];
         if (s->allocation == NULL) {
-            s->size = next_random() % 16 == 0 ? next_random() % largest + 1 : next_random() % 4096 + 1;
+            s->size = test_random(&state) % 16 == 0 ? test_random(&state) % largest + 1 : test_random(&state) % 4096 + 1;
             s->pattern = number++;
             s->allocation = alloc_on(pool, s->size, stream);
             s->stream = stream;

@@ -726,14 +726,6 @@ static void opportunistic_reuse_asks_at_most_eight_streams(void)
 
 /* ---- figures --------------------------------------------------------------------------------------------------- */
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 /* Whether the figures of a pool or an entry can be: nothing below zero, nothing out of order, all parts adding up. */
 static int plausible(const smp_pool_stats *s)
 {
@@ -752,6 +744,16 @@ static uint64_t figure(const smp_pool_stats *s, size_t at)
     uint64_t value;
     memcpy(&value, (const char *)s + at, sizeof value);
     return value;
+}
+
+/* The sum of the figure that lies there over the entries. */
+static uint64_t sum_of(const smp_pool_stats *entries, uint32_t count, size_t at)
+{
+    uint64_t sum = 0;
+    uint32_t e;
+    for (e = 0; e < count; ++e)
+        sum += figure(&entries[e], at);
+    return sum;
 }
 
 /* How many figures of the entries do not make the pool's, as smp_pool_get_entry_stats has it. No access has been noted. */
@@ -793,19 +795,12 @@ static uint64_t entries_that_do_not_add_up(smp_pool pool)
     }
     wrong += all.device_calls != calls + all.progress_queries + all.host_syncs;
     wrong += all.largest_free != largest;
-    for (f = 0; f < sizeof added / sizeof *added; ++f) {
-        uint64_t sum = 0;
-        for (e = 0; e < all.entry_count; ++e)
-            sum += figure(&entries[e], added[f]);
-        wrong += figure(&all, added[f]) != sum;
-    }
+    for (f = 0; f < sizeof added / sizeof *added; ++f)
+        wrong += figure(&all, added[f]) != sum_of(entries, all.entry_count, added[f]);
     for (f = 0; f < sizeof marks / sizeof *marks; ++f) {
-        uint64_t sum = 0;
-        for (e = 0; e < all.entry_count; ++e) {
-            sum += figure(&entries[e], marks[f]);
+        for (e = 0; e < all.entry_count; ++e)
             wrong += figure(&entries[e], marks[f]) > figure(&all, marks[f]);
-        }
-        wrong += figure(&all, marks[f]) > sum;
+        wrong += figure(&all, marks[f]) > sum_of(entries, all.entry_count, marks[f]);
     }
     return wrong;
 }
@@ -826,12 +821,12 @@ static smp_pool_stats figures_after_calls_at_random(const char *spec)
     memset(held, 0, sizeof held);
     set_capacity(t.device, 12 * MIB);
     for (i = 0; i < 8000; ++i) {
-        uint64_t dice = next_random(&state) % 100;
-        smp_allocation *slot = &held[next_random(&state) % HELD];
-        smp_stream stream = s[next_random(&state) % 3];
+        uint64_t dice = test_random(&state) % 100;
+        smp_allocation *slot = &held[test_random(&state) % HELD];
+        smp_stream stream = s[test_random(&state) % 3];
         uint32_t e;
         if (dice < 70 && *slot == NULL) {
-            smp_status status = smp_alloc_async(t.pool, next_random(&state) % (dice < 8 ? 3000000 : 10000), stream, slot);
+            smp_status status = smp_alloc_async(t.pool, test_random(&state) % (dice < 8 ? 3000000 : 10000), stream, slot);
             CHECK(status == SMP_SUCCESS || status == SMP_ERROR_OUT_OF_MEMORY);
         } else if (dice < 70) {
             if (dice < 5)
@@ -840,15 +835,15 @@ static smp_pool_stats figures_after_calls_at_random(const char *spec)
                 free_on(*slot, stream);
             *slot = NULL;
         } else if (dice < 80) {
-            advance(t.device, stream, next_random(&state) % 20);
+            advance(t.device, stream, test_random(&state) % 20);
         } else if (dice < 84) {
             sync(t.device, stream);
         } else if (dice < 86) {
-            must(smp_pool_trim_to(t.pool, next_random(&state) % (4 * MIB)));
+            must(smp_pool_trim_to(t.pool, test_random(&state) % (4 * MIB)));
         } else if (dice < 88) {
-            refuse_releases(t.device, next_random(&state) % 3);
+            refuse_releases(t.device, test_random(&state) % 3);
         } else {
-            wait_for(t.device, s[next_random(&state) % 3], record_on(t.device, stream));
+            wait_for(t.device, s[test_random(&state) % 3], record_on(t.device, stream));
         }
         all = pool_stats(t.pool);
         implausible += !plausible(&all);

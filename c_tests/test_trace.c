@@ -161,14 +161,6 @@ static void a_replay_with_a_pool_that_cannot_be_is_refused(void)
 
 static uint64_t state;
 
-static uint64_t next_random(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
 /* What the program did, as its own books have it. */
 struct books {
     smp_pool_stats stats;
@@ -258,12 +250,12 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
     hand_over(device, pool, s[0], s[1], e[0]);
     books->live_peak = HANDED_OVER;
     for (i = 0; i < rounds; ++i) {
-        uint64_t dice = next_random() % 100;
-        smp_stream stream = s[next_random() % 4], other = s[next_random() % 4];
-        smp_event event = e[next_random() % 3];
-        int slot = (int)(next_random() % HELD);
+        uint64_t dice = test_random(&state) % 100;
+        smp_stream stream = s[test_random(&state) % 4], other = s[test_random(&state) % 4];
+        smp_event event = e[test_random(&state) % 3];
+        int slot = (int)(test_random(&state) % HELD);
         if (dice < 60 && held[slot].allocation == NULL) {
-            uint64_t drawn = next_random(), size = drawn % (next_random() % 8 == 0 ? 3000000 : 9000);
+            uint64_t drawn = test_random(&state), size = drawn % (test_random(&state) % 8 == 0 ? 3000000 : 9000);
             smp_status status = dice < 5 ? smp_alloc(pool, size, &held[slot].allocation)
                                          : smp_alloc_async(pool, size, stream, &held[slot].allocation);
             if (status == SMP_SUCCESS) {
@@ -273,21 +265,21 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
                     books->live_peak = books->live;
             }
         } else if (dice < 60) {
-            if (next_random() % 8 == 0)
+            if (test_random(&state) % 8 == 0)
                 must(smp_allocation_add_user(held[slot].allocation, other));
-            if (next_random() % 4 == 0)
+            if (test_random(&state) % 4 == 0)
                 must(smp_note_access(device, smp_allocation_ptr(held[slot].allocation), 1, stream, SMP_ACCESS_WRITE,
                                      NULL));
-            if (next_random() % 16 == 0)
+            if (test_random(&state) % 16 == 0)
                 must(smp_free(held[slot].allocation));
             else
                 free_on(held[slot].allocation, stream);
             books->live -= held[slot].size;
             held[slot].allocation = NULL;
         } else if (dice < 68) {
-            kernel(device, stream, next_random() % 3 + 1);
+            kernel(device, stream, test_random(&state) % 3 + 1);
         } else if (dice < 76) {
-            advance(device, stream, next_random() % 40);
+            advance(device, stream, test_random(&state) % 40);
         } else if (dice < 82) {
             must(smp_event_record(device, event, stream));
         } else if (dice < 90) {
@@ -297,22 +289,22 @@ static void run_program(const char *file, uint32_t flags, struct books *books)
         } else if (dice < 93) {
             must(smp_event_synchronize(event));
         } else if (dice < 94) {
-            must(smp_pool_trim_to(pool, next_random() % (4 * MIB)));
+            must(smp_pool_trim_to(pool, test_random(&state) % (4 * MIB)));
         } else if (dice < 95) {
-            uint32_t attribute = (uint32_t)(next_random() % 3) + 1;
-            set_attribute(pool, attribute, next_random() % 2);
+            uint32_t attribute = (uint32_t)(test_random(&state) % 3) + 1;
+            set_attribute(pool, attribute, test_random(&state) % 2);
         } else if (dice < 96) {
-            set_attribute(pool, 4, next_random() % 2 == 0 ? 4 * MIB : SMP_NONE);
+            set_attribute(pool, 4, test_random(&state) % 2 == 0 ? 4 * MIB : SMP_NONE);
         } else if (dice < 97) {
-            uint64_t after = next_random() % 4;
-            refuse_pages(device, after, next_random() % 40);
+            uint64_t after = test_random(&state) % 4;
+            refuse_pages(device, after, test_random(&state) % 40);
         } else if (dice < 98) {
             smp_pool passing = pool_of(device, "preset(cuda)");
             must(smp_pool_destroy(passing));
         } else if (dice < 99) {
             must(smp_stream_destroy(s[1]));
             s[1] = new_stream(device);
-        } else if (next_random() % 4 == 0) {
+        } else if (test_random(&state) % 4 == 0) {
             must(smp_device_synchronize(device));
         }
     }
